@@ -1,0 +1,157 @@
+"""CPU time of a round of ``simulate`` against a bare PyTorch loop with the same local steps.
+
+The two take turns, round by round, in one process: 10 clients, 10 steps of batch 50 each.  The
+bare loop below is what somebody would write for this one algorithm and nothing else; both must
+end in the same parameters, bit for bit.
+
+Run: python benchmarks/overhead.py --check
+"""
+
+import copy
+import time
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import measure
+from fedlada import FixedSize, LocalTraining, algorithm, simulate
+from fedlada.data import ClientData
+from fedlada.models import LeNet, ResNet18
+from fedlada.sampling import seed_of
+
+GOAL = 1.03
+CLIENTS, COHORT, STEPS, BATCH = 20, 10, 10, 50
+# Fresh copies of both, since where a model happens to lie in memory alone is worth some percent.
+COPIES, ROUNDS = 4, {"LeNet": 16, "ResNet-18-GN": 2}
+
+
+def generated_clients() -> list[ClientData]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        ClientData(
+            torch.randn(500, 3, 32, 32, generator=generator),
+            torch.randint(10, (500,), generator=generator),
+        )
+        for _ in range(CLIENTS)
+    ]
+
+
+class Bare:
+    """FedAvg or FedLADA as a plain script has it."""
+
+    def __init__(self, name: str, model: nn.Module, clients: list[ClientData]) -> None:
+        self.settings = algorithm(name).settings()
+        self.amended = name == "fedlada"
+        self.clients, self.model, self.t = clients, model, 0
+        self.params = list(model.parameters())
+        self.x = [p.detach().clone() for p in self.params]
+        self.v = [torch.full_like(p, self.settings.get("eps", 0) ** 2) for p in self.x]
+        self.g_a = [torch.zeros_like(p) for p in self.x]
+        self.late = [torch.tensor(1e9)] * len(self.x)
+
+    def round(self) -> None:
+        lr = self.settings["lr"] * 0.998**self.t
+        delta = [torch.zeros_like(p, dtype=torch.float64) for p in self.x]
+        v_sum = [torch.zeros_like(p, dtype=torch.float64) for p in self.x]
+        for i in FixedSize(COHORT).cohort(0, self.t, CLIENTS):
+            with torch.no_grad():
+                torch._foreach_copy_(self.params, self.x)
+            v_hat = self.train(self.clients[i], lr, seed_of(0, "client", self.t, i))
+            with torch.no_grad():
+                for j, p in enumerate(self.params):
+                    delta[j] += self.x[j] - p
+                    if self.amended:
+                        v_sum[j] += v_hat[j]
+        for j in range(len(self.x)):
+            mean = (delta[j] / COHORT).float()
+            self.x[j] = self.x[j] - self.settings["server_lr"] * mean
+            self.g_a[j] = mean / (lr * STEPS)
+            if self.amended:
+                self.v[j] = (v_sum[j] / COHORT).float().clamp_min(self.settings["eps"] ** 2)
+        self.t += 1
+
+    def train(self, data: ClientData, lr: float, seed: int) -> list[torch.Tensor]:
+        self.model.train()
+        m = [torch.zeros_like(p) for p in self.x] if self.amended else []
+        v = [t.clone() for t in self.v] if self.amended else []
+        v_hat = [t.clone() for t in self.v] if self.amended else []
+        sgd = torch.optim.SGD(
+            self.params, lr=lr, weight_decay=self.settings["weight_decay"], fused=True
+        )
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+        total = torch.zeros(())
+        for rows in order.split(BATCH)[:STEPS]:
+            sgd.zero_grad()
+            loss = cross_entropy(self.model(data.inputs[rows]), data.labels[rows])
+            loss.backward()
+            total += loss.detach()
+            if not self.amended:
+                sgd.step()
+                continue
+            with torch.no_grad():
+                alpha, (beta1, beta2) = self.settings["alpha"], self.settings["betas"]
+                torch._fused_adam_(
+                    self.params, [p.grad for p in self.params], m, v, v_hat, self.late,
+                    lr=lr * alpha, beta1=beta1, beta2=beta2, eps=0.0, amsgrad=True,
+                    weight_decay=self.settings["weight_decay"], maximize=False,
+                )  # fmt: skip
+                torch._foreach_add_(self.params, self.g_a, alpha=-lr * (1 - alpha))
+        return v_hat
+
+
+def side_by_side(
+    name: str, make: type[nn.Module], rounds: int, clients: list[ClientData]
+) -> dict[str, list[float]]:
+    """CPU seconds of each round of both, in turns."""
+    model = make(10)
+    bare = Bare(name, copy.deepcopy(model), clients)
+    run = simulate(
+        model,
+        clients,
+        algorithm=name,
+        rounds=rounds + 1,
+        train=LocalTraining(steps=STEPS, batch_size=BATCH),
+        sampling=FixedSize(COHORT),
+    )
+    records = iter(run)
+    seconds = measure.alternate(
+        {"simulate": lambda: next(records), "bare": bare.round},
+        repeats=rounds,
+        warmup=1,
+        clock=time.process_time,
+    )
+    for ours, theirs in zip(run.state.vectors.x, bare.x, strict=True):
+        assert torch.equal(ours, theirs), "the final parameters differ"
+    return seconds
+
+
+def ratio(name: str, make: type[nn.Module], rounds: int, clients: list[ClientData]) -> float:
+    both: dict[str, list[float]] = {"simulate": [], "bare": []}
+    for _ in range(COPIES):
+        for side, seconds in side_by_side(name, make, rounds, clients).items():
+            both[side] += seconds
+    means = {side: sum(seconds) / len(seconds) for side, seconds in both.items()}
+    print(
+        f"{name:8} {make.__name__:9} CPU seconds per round: simulate {means['simulate']:.3f},"
+        f" bare {means['bare']:.3f}; final parameters bit-equal",
+        flush=True,
+    )
+    return measure.paired(both["simulate"], both["bare"])
+
+
+def main() -> None:
+    options = measure.arguments(__doc__.splitlines()[0])
+    torch.set_num_threads(1)
+    print(measure.machine())
+    clients = generated_clients()
+    figures = {
+        f"{name} {model}": ratio(name, make, ROUNDS[model], clients)
+        for model, make in (("LeNet", LeNet), ("ResNet-18-GN", ResNet18))
+        for name in ("fedavg", "fedlada")
+    }
+    measure.finish(options, figures, goal=GOAL, what="CPU time over a bare loop, median of pairs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""One optimizer step on ResNet-18-GN's parameters against torch's own fused optimizers.
+
+Run: python benchmarks/step.py --check
+"""
+
+import torch
+
+import measure
+from fedlada import Algorithm, LocalRound, ServerState, algorithm
+from fedlada.algorithms import Vector
+from fedlada.models import ResNet18
+from fedlada.protocol import Task
+
+GOAL = 1.25
+
+
+def model_with_gradients() -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = ResNet18(10)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    return model
+
+
+def federated(chosen: Algorithm) -> torch.optim.Optimizer:
+    model = model_with_gradients()
+    state = ServerState.new(chosen, Vector(p.detach().clone() for p in model.parameters()))
+    task = Task(round=0, seed=0, lr=chosen.lr(0), vectors=state.vectors)
+    local = LocalRound(chosen, model, task, client=0)
+    return local.optimizer()
+
+
+def main() -> None:
+    options = measure.arguments(__doc__.splitlines()[0])
+    torch.set_num_threads(1)
+    print(measure.machine())
+    optimizers = {
+        "fedlada": federated(algorithm("fedlada")),
+        "torch Adam(amsgrad, fused)": torch.optim.Adam(
+            model_with_gradients().parameters(), amsgrad=True, fused=True
+        ),
+        "fedavg": federated(algorithm("fedavg")),
+        "torch SGD(fused)": torch.optim.SGD(
+            model_with_gradients().parameters(), lr=0.1, fused=True
+        ),
+    }
+    seconds = measure.alternate(
+        {name: optimizer.step for name, optimizer in optimizers.items()}, repeats=50
+    )
+    for name, values in seconds.items():
+        print(f"{name:28} {1e3 * sorted(values)[len(values) // 2]:7.2f} ms")
+    figures = {
+        "fedlada": measure.paired(seconds["fedlada"], seconds["torch Adam(amsgrad, fused)"]),
+        "fedavg": measure.paired(seconds["fedavg"], seconds["torch SGD(fused)"]),
+    }
+    measure.finish(options, figures, goal=GOAL, what="step time over torch's, median of 50 pairs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Every ingredient of a federated optimizer, written once with both its halves.  Torch only."""
+
+from .adam import Adam, AMSGrad
+from .amend import Amend
+from .composition import Algorithm, Traffic, nearest, rebuild
+from .dyn import Dyn
+from .part import Correction, LocalRule, Part, Round, require
+from .prox import Prox
+from .registry import ALGORITHMS, CORRECTIONS, LOCAL_RULES, SERVER_RULES, algorithm, compose
+from .scaffold import Scaffold
+from .server import Adagrad, AdaptiveServer, Averaging, Momentum, ServerAdam, Yogi
+from .sgd import SGD
+from .vectors import Vector, Vectors
+
+__all__ = [
+    "ALGORITHMS",
+    "CORRECTIONS",
+    "LOCAL_RULES",
+    "SERVER_RULES",
+    "SGD",
+    "AMSGrad",
+    "Adagrad",
+    "Adam",
+    "AdaptiveServer",
+    "Algorithm",
+    "Amend",
+    "Averaging",
+    "Correction",
+    "Dyn",
+    "LocalRule",
+    "Momentum",
+    "Part",
+    "Prox",
+    "Round",
+    "Scaffold",
+    "ServerAdam",
+    "Traffic",
+    "Vector",
+    "Vectors",
+    "Yogi",
+    "algorithm",
+    "compose",
+    "nearest",
+    "rebuild",
+    "require",
+]

@@ -1,0 +1,115 @@
+r"""Local Adam and AMSGrad with a second moment shared through the server.
+
+The server keeps v, which starts at :math:`\epsilon_v^2` everywhere.  A client receives x and v,
+sets y = x, m = 0, :math:`v_i = \hat v_i = v`, and K times does
+
+.. math::
+    m &\leftarrow \beta_1 m + (1-\beta_1) g \\
+    v_i &\leftarrow \beta_2 v_i + (1-\beta_2) g \odot g \\
+    \hat v_i &\leftarrow \max(v_i, \hat v_i) \qquad\text{(AMSGrad; for Adam } \hat v_i = v_i)\\
+    y &\leftarrow y - \eta_l\, m / \sqrt{\hat v_i}
+
+and sends :math:`\hat v_i` beside its displacement; the server's v is their mean.
+
+Sun et al., "Efficient Federated Learning via Local Adaptive Amended Optimizer with Linear
+Speedup", Algorithms 2 and 3.  Settled here where the paper is silent: K steps are taken (the
+listing counts K-1); v_i starts at the broadcast v as v̂_i does; there is no epsilon in the
+denominator and no bias correction, since v >= epsilon_v² > 0 keeps it finite, and the server
+floors v at epsilon_v² on every round; the weights of m and v are the usual ones (the paper's
+Algorithms 1 and 2 print them the other way round).  Weight decay is ``coupled`` (λy is added to
+g) or, with ``decoupled_weight_decay``, λy is added to m/√v̂; either way it is part of the local
+direction, so a correction around this rule scales it as it scales the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from .part import LocalRule, Round, require
+from .vectors import Vector, Vectors
+
+__all__ = ["AMSGrad", "Adam"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(LocalRule):
+    """Adam on the client, its second moment shared through the server's mean (LocalAdam)."""
+
+    down = ("v",)
+    up = ("v_i",)
+
+    lr: float = 1e-3
+    weight_decay: float = 1e-2
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    decoupled_weight_decay: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            f"betas is {self.betas}; it must be two numbers from 0 up to but not including 1",
+        )
+        require(self.eps > 0, f"eps is {self.eps}; it must be positive: v starts at eps²")
+
+    def start(self, s: Vectors) -> None:
+        for t in s.x:
+            tiny = torch.finfo(t.dtype).tiny
+            require(
+                self.eps**2 >= tiny,
+                f"eps² is {self.eps**2:g} and vanishes in {t.dtype}, whose smallest normal number"
+                f" is {tiny:g}; keep the parameters in float32 and use autocast, or raise eps",
+            )
+        s.v = s.x.full_like(self.eps**2)
+
+    def begin(self, c: Vectors) -> None:
+        c.m = c.y.zeros_like()
+        c.v_i = c.v.clone()
+
+    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+        self._fused(c, g, lr, v_hat=None)
+
+    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+        s.v = mean[self.up[0]].clamp_min(self.eps**2)
+
+    def _fused(self, c: Vectors, g: Vector, lr: float, v_hat: Vector | None) -> None:
+        kernel = torch._fused_adamw_ if self.decoupled_weight_decay else torch._fused_adam_
+        kernel(
+            c.y.tensors,
+            g.tensors,
+            c.m.tensors,
+            c.v_i.tensors,
+            [] if v_hat is None else v_hat.tensors,
+            [_late(t.device) for t in c.y],
+            lr=lr * self.lr_scale,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=self.weight_decay,
+            eps=0.0,
+            amsgrad=v_hat is not None,
+            maximize=False,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AMSGrad(Adam):
+    """AMSGrad on the client: Adam whose second moment never falls within a round."""
+
+    up = ("v_hat",)
+
+    def begin(self, c: Vectors) -> None:
+        super().begin(c)
+        c.v_hat = c.v.clone()
+
+    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+        self._fused(c, g, lr, v_hat=c.v_hat)
+
+
+@cache
+def _late(device: torch.device) -> Tensor:
+    """A step count at which torch's kernel has no bias correction left: 1 - beta**step is 1."""
+    return torch.tensor(1e9, device=device)

@@ -1,0 +1,145 @@
+"""An algorithm is a chain of parts and a server rule; all it sends follows from these."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from .part import Correction, LocalRule, Names, Part, Round, require
+from .server import Averaging
+from .vectors import Vector, Vectors
+
+__all__ = ["Algorithm", "Traffic", "nearest", "rebuild"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Vectors (or, after :meth:`bytes`, bytes) per sampled client and round."""
+
+    down: int
+    up: int
+    kept: int
+
+    def bytes(self, vector: int) -> Traffic:
+        """The same in bytes, for vectors of ``vector`` bytes each."""
+        return Traffic(down=self.down * vector, up=self.up * vector, kept=self.kept * vector)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A federated optimizer: ``Algorithm(Amend(AMSGrad(), alpha=0.1), server=Averaging())``."""
+
+    part: Part = field(kw_only=False)
+    server: Averaging = field(default_factory=Averaging)
+
+    def __post_init__(self) -> None:
+        rule = list(self.part.chain())[-1]
+        require(
+            isinstance(rule, LocalRule),
+            f"the innermost part is {type(rule).__name__}; a chain must end in a local rule"
+            " (SGD, Adam, AMSGrad or your own LocalRule)",
+        )
+        for names in ("down", "up", "kept", "held"):
+            declared = list(getattr(self, names))
+            twice = {name for name in declared if declared.count(name) > 1}
+            require(
+                not twice,
+                f"{', '.join(sorted(twice))} is declared twice in {names!r}; two parts of one"
+                " algorithm may not share a vector",
+            )
+
+    @property
+    def down(self) -> Names:
+        """Names of the vectors that go to every sampled client."""
+        return ("x", *self._names("down"))
+
+    @property
+    def up(self) -> Names:
+        """Names of the vectors that every sampled client sends back."""
+        return ("delta", *self._names("up"))
+
+    @property
+    def kept(self) -> Names:
+        """Names of the vectors that every client keeps between rounds."""
+        return self._names("kept")
+
+    @property
+    def held(self) -> Names:
+        """Names of the vectors that only the server keeps."""
+        return self._names("held") + self.server.held
+
+    @property
+    def traffic(self) -> Traffic:
+        """Vectors down, up and kept, counted from the definition."""
+        return Traffic(down=len(self.down), up=len(self.up), kept=len(self.kept))
+
+    @property
+    def local(self) -> LocalRule:
+        """The local rule at the end of the chain."""
+        rule = list(self.part.chain())[-1]
+        assert isinstance(rule, LocalRule)
+        return rule
+
+    def lr(self, round: int, *, decay: float = 1.0) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.local.lr * decay**round * self.part.lr_factor(round)
+
+    def start(self, x: Vector) -> Vectors:
+        """The server's vectors before the first round."""
+        s = Vectors(x=x)
+        for part in self.part.chain():
+            part.start(s)
+        self.server.start(s)
+        return s
+
+    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+        """Renew the server's vectors from the mean of the replies."""
+        self.part.serve(s, mean, r)
+        self.server.apply(s, self.part.displacement(s, mean), r)
+
+    def settings(self) -> dict[str, Any]:
+        """Every hyper-parameter by name, with its value."""
+        owners: list[Part | Averaging] = [*self.part.chain(), self.server]
+        return {key: getattr(owner, key) for owner in owners for key in _tunable(owner)}
+
+    def replace(self, **settings: Any) -> Algorithm:
+        """The same algorithm with other hyper-parameters: ``replace(lr=0.01, alpha=0.05)``."""
+        known = self.settings()
+        for key in settings:
+            require(
+                key in known,
+                f"{key!r} is no setting of this algorithm; {nearest(key, known)}",
+            )
+        return Algorithm(
+            rebuild(self.part, lambda owner: _own(owner, settings)),
+            server=dataclasses.replace(self.server, **_own(self.server, settings)),
+        )
+
+    def _names(self, kind: str) -> Names:
+        return tuple(name for part in self.part.chain() for name in getattr(part, kind))
+
+
+def rebuild(part: Part, changes: Callable[[Part], dict[str, Any]]) -> Part:
+    """The same chain, each part with its own changes."""
+    own = changes(part)
+    if isinstance(part, Correction):
+        own["inner"] = rebuild(part.inner, changes)
+    return dataclasses.replace(part, **own)
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """A sentence's end that helps with a wrong name: the nearest right one and all of them."""
+    names = sorted(allowed)
+    close = get_close_matches(word, names, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(names)}"
+
+
+def _tunable(owner: Part | Averaging) -> list[str]:
+    return [f.name for f in dataclasses.fields(owner) if f.name not in ("inner", "lr_scale")]
+
+
+def _own(owner: Part | Averaging, settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key in _tunable(owner)}

@@ -1,0 +1,143 @@
+"""What a federated optimizer is made of: parts that hold both halves of one ingredient.
+
+A federated optimizer is a protocol: vectors go down, local steps happen, vectors come up, the
+server renews its state.  A :class:`Part` writes the client half and the server half of one
+ingredient in one class; a local rule ends a chain of parts, corrections wrap it.  Engines only
+move the vectors that a part declares.
+
+Conventions: ``x`` is the server's model, ``y`` the client's working copy, ``g`` a stochastic
+gradient at ``y``, ``delta = x - y`` a descent displacement (the server subtracts it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from .vectors import Vector, Vectors
+
+__all__ = ["Correction", "LocalRule", "Part", "Round", "require"]
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """The scalars of one round.
+
+    On a client ``steps`` and ``lr_steps`` are its own; on the server they are means over the
+    accepted replies.  ``lr_steps`` is the sum of the learning rates of the K steps: lr·K where
+    the rate is constant within the round.
+    """
+
+    steps: float
+    lr_steps: float
+    accepted: int = 1
+    clients: int = 1
+    updates: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One ingredient of a federated optimizer: its client half and its server half.
+
+    ``step`` must act elementwise and in place: an engine may run it over any subset of the
+    tensors at a time.
+    """
+
+    down: ClassVar[Names] = ()
+    """Vectors the client needs from the server, besides x."""
+    up: ClassVar[Names] = ()
+    """Vectors the client sends back, besides delta; the server sees only their mean."""
+    kept: ClassVar[Names] = ()
+    """Vectors each client keeps between rounds; they start at zero."""
+    held: ClassVar[Names] = ()
+    """Vectors only the server keeps."""
+
+    def chain(self) -> Iterator[Part]:
+        """This part and the parts inside it, outermost first."""
+        yield self
+
+    def lr_factor(self, round: int) -> float:
+        """What this part multiplies the learning rate of a round (counted from 0) by."""
+        return 1.0
+
+    def start(self, s: Vectors) -> None:
+        """Server, before the first round: make the ``down`` and ``held`` vectors."""
+        for name in self.down + self.held:
+            s[name] = s.x.zeros_like()
+
+    def begin(self, c: Vectors) -> None:
+        """Client, start of the round: make working vectors."""
+
+    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+        """Client, every batch: move ``c.y`` in place."""
+        raise NotImplementedError(f"{type(self).__name__} defines no step")
+
+    def end(self, c: Vectors, r: Round) -> None:
+        """Client, end of the round: fill the ``up`` and ``kept`` vectors."""
+
+    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+        """Server, end of the round: renew the ``down`` and ``held`` vectors."""
+
+    def displacement(self, s: Vectors, mean: Vectors) -> Vector:
+        """Server, after ``serve``: what the server rule subtracts from x."""
+        return mean.delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRule(Part):
+    """The part that ends a chain: it turns a gradient into a step of size ``lr``.
+
+    ``lr_scale`` is the multiple of the round's rate at which a parameter group learns; it acts
+    inside whatever wraps the rule, so a vector measured in units of the round's rate (g_a)
+    stays consistent over groups.
+    """
+
+    lr: float
+    weight_decay: float
+    lr_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr is {self.lr}; it must be positive")
+        require(
+            self.weight_decay >= 0,
+            f"weight_decay is {self.weight_decay}; it must be 0 (none) or positive",
+        )
+        require(self.lr_scale > 0, f"lr_scale is {self.lr_scale}; it must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction(Part):
+    """A part around another: by itself it changes nothing."""
+
+    inner: Part = field(kw_only=False)
+
+    def chain(self) -> Iterator[Part]:
+        yield self
+        yield from self.inner.chain()
+
+    def lr_factor(self, round: int) -> float:
+        return self.inner.lr_factor(round)
+
+    def begin(self, c: Vectors) -> None:
+        self.inner.begin(c)
+
+    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(c, g, lr)
+
+    def end(self, c: Vectors, r: Round) -> None:
+        self.inner.end(c, r)
+
+    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+        self.inner.serve(s, mean, r)
+
+    def displacement(self, s: Vectors, mean: Vectors) -> Vector:
+        return self.inner.displacement(s, mean)
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise ``ValueError(sentence)`` unless a hyper-parameter is as it must be."""
+    if not condition:
+        raise ValueError(sentence)

@@ -1,0 +1,57 @@
+r"""SCAFFOLD's control variates (option II), with the scale of FedLADA's appendix.
+
+.. math::
+    g &\leftarrow g + \gamma\,(c - c_i) \\
+    c_i' &= \frac1K \sum_\tau g_\tau, \qquad
+    c \leftarrow c + \frac{S}{m}\,\frac1S \sum_i (c_i' - c_i)
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020;
+the scale gamma ("alpha" there) is the appendix of Sun et al.
+
+c_i starts at 0 and is kept by the client.  The original form of c_i' is
+:math:`c_i - c + \Delta_i/(K\eta_l)`.  Over plain SGD that is exactly the mean of the client's K
+raw gradients; over an adaptive rule or with weight decay a displacement is no gradient any more,
+so the mean is what is kept here, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .part import Correction, Round, require
+from .vectors import Vector, Vectors
+
+__all__ = ["Scaffold"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Correction):
+    """Correct each gradient by the difference of the global and the client's mean gradient."""
+
+    down = ("c",)
+    up = ("c_change",)
+    kept = ("c_i",)
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.scale >= 0, f"scale is {self.scale}; it must be 0 (none) or positive")
+
+    def begin(self, c: Vectors) -> None:
+        super().begin(c)
+        c.shift = (c.c - c.c_i) * self.scale
+        c.g_sum = c.y.zeros_like()
+
+    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+        c.g_sum.add_(g)
+        self.inner.step(c, g + c.shift, lr)
+
+    def end(self, c: Vectors, r: Round) -> None:
+        super().end(c, r)
+        g_mean = c.g_sum / r.steps
+        c.c_change = g_mean - c.c_i
+        c.c_i = g_mean
+
+    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(s, mean, r)
+        s.c = s.c.add(mean.c_change, alpha=r.accepted / r.clients)

@@ -1,0 +1,149 @@
+"""Vectors: aligned lists of tensors, one per federated parameter, with torch's own verbs.
+
+A :class:`Vector` has the shape of the model (x, y, a gradient, a moment, ...); every operation
+is elementwise over all of its tensors at once.  :class:`Vectors` is a set of them by name, so
+that an algorithm can be read as it is written in a paper: ``c.y.add_(c.g_a, alpha=-lr)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["Vector", "Vectors"]
+
+
+class Vector:
+    """An element of parameter space: one tensor per federated parameter, in model order."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors: list[Tensor] = list(tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"Vector({len(self)} tensors, {self.numel():,} elements)"
+
+    def __add__(self, other: float | Vector) -> Vector:
+        return Vector(torch._foreach_add(self.tensors, _operand(other)))
+
+    def __sub__(self, other: Vector) -> Vector:
+        return Vector(torch._foreach_sub(self.tensors, other.tensors))
+
+    def __mul__(self, factor: float | Vector) -> Vector:
+        return Vector(torch._foreach_mul(self.tensors, _operand(factor)))
+
+    def __truediv__(self, divisor: float | Vector) -> Vector:
+        return Vector(torch._foreach_div(self.tensors, _operand(divisor)))
+
+    def add(self, other: Vector, *, alpha: float = 1.0) -> Vector:
+        """``self + alpha * other``."""
+        return Vector(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
+
+    def add_(self, other: Vector, *, alpha: float = 1.0) -> Vector:
+        """``self += alpha * other``."""
+        torch._foreach_add_(self.tensors, other.tensors, alpha=alpha)
+        return self
+
+    def copy_(self, other: Vector) -> Vector:
+        """``self = other``, across devices if need be."""
+        if self.tensors:  # a model may have no buffers
+            torch._foreach_copy_(self.tensors, other.tensors)
+        return self
+
+    def sqrt(self) -> Vector:
+        """Elementwise square root."""
+        return Vector(torch._foreach_sqrt(self.tensors))
+
+    def sign(self) -> Vector:
+        """Elementwise sign."""
+        return Vector(torch._foreach_sign(self.tensors))
+
+    def clamp_min(self, bound: float) -> Vector:
+        """Elementwise maximum with a number."""
+        return Vector(torch._foreach_clamp_min(self.tensors, bound))
+
+    def clone(self) -> Vector:
+        """A copy that shares no memory."""
+        return Vector(t.clone(memory_format=torch.preserve_format) for t in self.tensors)
+
+    def to(self, like: Vector) -> Vector:
+        """The same numbers on the devices and in the memory layout of ``like``.
+
+        Nothing is copied where they are so already.
+        """
+        return Vector(_place(t, u) for t, u in zip(self.tensors, like.tensors, strict=True))
+
+    def zeros_like(self) -> Vector:
+        """Zero, in this vector's shapes, types and memory layout."""
+        return Vector(torch.zeros_like(t) for t in self.tensors)
+
+    def full_like(self, value: float) -> Vector:
+        """A constant, in this vector's shapes, types and memory layout."""
+        return Vector(torch.full_like(t, value) for t in self.tensors)
+
+    def take(self, positions: Sequence[int]) -> Vector:
+        """The sub-vector of the tensors at ``positions``: the same memory, not a copy."""
+        return Vector(self.tensors[i] for i in positions)
+
+    def numel(self) -> int:
+        """Number of elements over all tensors."""
+        return sum(t.numel() for t in self.tensors)
+
+    def nbytes(self) -> int:
+        """Bytes this vector takes when it travels uncoded."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+    def equal(self, other: Vector) -> bool:
+        """Whether both hold the same bits (shapes, types and values)."""
+        return len(self) == len(other) and all(
+            a.dtype == b.dtype and torch.equal(a, b)
+            for a, b in zip(self.tensors, other.tensors, strict=True)
+        )
+
+
+def _operand(value: float | Vector) -> float | list[Tensor]:
+    return value.tensors if isinstance(value, Vector) else value
+
+
+def _place(t: Tensor, like: Tensor) -> Tensor:
+    if t.device == like.device and t.stride() == like.stride():
+        return t
+    return torch.empty_like(like, dtype=t.dtype).copy_(t)
+
+
+class Vectors(dict[str, Vector]):
+    """Named vectors, read and written as attributes: ``s.g_a``, ``c.y``."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Vector:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(
+                f"no vector named {name!r} here; there are {', '.join(self) or 'none'}"
+            ) from None
+
+    def __setattr__(self, name: str, vector: Vector) -> None:
+        self[name] = vector
+
+    def only(self, names: Iterable[str]) -> Vectors:
+        """The vectors of these names, in this order."""
+        return Vectors((name, getattr(self, name)) for name in names)
+
+    def take(self, positions: Sequence[int]) -> Vectors:
+        """Every vector's sub-vector at ``positions``, sharing memory."""
+        return Vectors((name, vector.take(positions)) for name, vector in self.items())
+
+    def nbytes(self) -> int:
+        """Bytes all of them take when they travel uncoded."""
+        return sum(vector.nbytes() for vector in self.values())

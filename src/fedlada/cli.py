@@ -1,0 +1,67 @@
+"""The command line: ``fedlada algorithms``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from .algorithms import ALGORITHMS, Algorithm
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the ``fedlada`` command."""
+    parser = argparse.ArgumentParser(
+        prog="fedlada",
+        description="Federated optimizers for PyTorch.",
+        epilog="example: fedlada algorithms --parameters 11181642",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    algorithms = commands.add_parser(
+        "algorithms",
+        help="list the algorithms with what they send",
+        description="List the algorithms, what they are made of and what they send per client.",
+        epilog="example: fedlada algorithms --parameters 11181642   (a ResNet-18)",
+    )
+    algorithms.add_argument(
+        "--parameters",
+        type=int,
+        default=52_202,
+        metavar="N",
+        help="size of the model, for the bytes (default: LeNet's %(default)s, in float32)",
+    )
+    chosen = parser.parse_args(arguments)
+    print(algorithms_table(chosen.parameters))
+
+
+def algorithms_table(parameters: int) -> str:
+    """The table of algorithms: composition, vectors and bytes per sampled client and round."""
+    rows = [("algorithm", "composition", "vectors down/up/kept", "bytes down", "bytes up")]
+    for name, algorithm in ALGORITHMS.items():
+        vectors, size = algorithm.traffic, algorithm.traffic.bytes(4 * parameters)
+        rows.append(
+            (
+                name,
+                composition(algorithm),
+                f"{vectors.down}/{vectors.up}/{vectors.kept}",
+                f"{size.down:,}",
+                f"{size.up:,}",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i > 2 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def composition(algorithm: Algorithm) -> str:
+    """``Amend(AMSGrad) + Averaging``."""
+    names = [type(part).__name__ for part in algorithm.part.chain()]
+    return f"{'('.join(names)}{')' * (len(names) - 1)} + {type(algorithm.server).__name__}"

@@ -1,0 +1,98 @@
+"""A client's side of one round, the same under every engine and around any training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.optim.optimizer import ParamsT
+
+from .algorithms import Algorithm, Round, Vectors, require
+from .optimizer import FederatedOptimizer
+from .parameters import BufferPolicy, federated_buffers, federated_parameters
+from .protocol import Reply, Task
+
+__all__ = ["LocalRound"]
+
+
+class LocalRound:
+    """Set the model to x, hand out the optimizer, and turn what it did into a reply.
+
+    After :meth:`finish`, :attr:`kept` is what this client keeps if its reply is accepted.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        task: Task,
+        *,
+        client: int,
+        kept: Vectors | None = None,
+        buffers: BufferPolicy = "refuse",
+    ) -> None:
+        self.kept = kept or Vectors()
+        self.lr = task.lr
+        self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
+        self._parameters = list(federated_parameters(model).values())
+        self._buffers = federated_buffers(model, buffers)
+        self._optimizer: FederatedOptimizer | None = None
+        with torch.no_grad():
+            self._c = self._begin()
+
+    def _begin(self) -> Vectors:
+        received = self._task.vectors
+        c = Vectors()
+        c.y = type(received.x)(p.detach() for p in self._parameters)
+        for name in self._algorithm.down:
+            c[name] = getattr(received, name).to(c.y)
+        for name in self._algorithm.kept:
+            c[name] = self.kept[name].to(c.y) if name in self.kept else c.y.zeros_like()
+        c.y.copy_(c.x)
+        source = received if self._policy == "average" else self.kept
+        if "buffers" in source:
+            self._buffers.copy_(source.buffers)
+        self._algorithm.part.begin(c)
+        return c
+
+    def optimizer(self, params: ParamsT | None = None) -> FederatedOptimizer:
+        """The round's optimizer; ``params`` may be parameter groups as torch takes them."""
+        self._optimizer = FederatedOptimizer(
+            self._parameters if params is None else params,
+            part=self._algorithm.part,
+            c=self._c,
+            parameters=self._parameters,
+            lr=self._task.lr,
+        )
+        return self._optimizer
+
+    def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
+        """The reply, after training."""
+        optimizer = self._optimizer
+        require(
+            optimizer is not None and optimizer.lr_steps > 0,
+            f"client {self._client} took no optimizer step in round {self._task.round}; its"
+            " training must call step() of the optimizer it was given, with a positive lr",
+        )
+        assert optimizer is not None
+        algorithm, c = self._algorithm, self._c
+        with torch.no_grad():
+            c.delta = c.x - c.y
+            r = Round(steps=optimizer.steps, lr_steps=optimizer.lr_steps)
+            algorithm.part.end(c, r)
+            reply = c.only(algorithm.up)
+            self.kept = c.only(algorithm.kept)
+            if self._policy == "average":
+                reply.buffers = self._buffers.clone()
+            elif self._policy == "local":
+                self.kept.buffers = self._buffers.clone()
+        return Reply(
+            client=self._client,
+            round=self._task.round,
+            vectors=reply,
+            examples=examples,
+            steps=optimizer.steps,
+            lr_steps=optimizer.lr_steps,
+            metrics=metrics or {},
+        )

@@ -1,0 +1,99 @@
+"""From a batch of bytes to the input of a network: normalise, shift at random, flip at random.
+
+Every operation works on the whole batch at once and draws from the generator it is given.
+As in the paper's simulator, images are padded after they are normalised, so that the border
+a shift brings in is the mean colour and not black.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+
+class Statistics(NamedTuple):
+    """Mean and standard deviation of each channel over a training set, of pixels in 0 to 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+STATISTICS = {
+    "cifar10": Statistics(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+    "cifar100": Statistics(mean=(0.5071, 0.4866, 0.4409), std=(0.2673, 0.2564, 0.2762)),
+    "digits": Statistics(mean=(0.3054,), std=(0.3760,)),
+}
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Prepare batches: call it for training, call ``plain`` for evaluation.
+
+    ``Augment(*STATISTICS["cifar10"])`` is the preparation of the paper.
+
+    Args:
+        mean: of each channel, for pixels in 0 to 1.
+        std: of each channel.
+        crop: images are shifted by up to this many pixels each way; 0 for not at all.
+        flip: whether half of the images are mirrored left to right.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop: int = 4
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        """Check once what every batch relies on."""
+        if len(self.mean) != len(self.std) or not all(std > 0 for std in self.std):
+            raise ValueError(
+                f"mean is {self.mean} and std is {self.std}; give one number per channel in "
+                "each, those of std positive, such as *STATISTICS['cifar10']."
+            )
+        if self.crop < 0:
+            raise ValueError(f"crop is {self.crop}; give pixels of padding, or 0 for no crop.")
+
+    def __call__(self, inputs: Tensor, generator: Generator) -> Tensor:
+        """Normalise and augment a uint8 batch [B, C, H, W] into float32."""
+        batch = self.plain(inputs)
+        if self.crop:
+            batch = random_crop(batch, padding=self.crop, generator=generator)
+        if self.flip:
+            batch = random_flip(batch, generator)
+        return batch
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        """Normalise a uint8 batch [B, C, H, W] into float32."""
+        return normalise(inputs, self.mean, self.std)
+
+
+def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Return (inputs / 255 - mean) / std by channel, in float32."""
+    if inputs.shape[-3] != len(mean):
+        raise ValueError(
+            f"inputs of shape {tuple(inputs.shape)} have {inputs.shape[-3]} channels, mean and "
+            f"std have {len(mean)}; use the statistics of the data set the inputs come from."
+        )
+    # One multiplication and one addition take half the time of the formula as it is written.
+    scale = torch.tensor([1 / (255 * s) for s in std], device=inputs.device).view(-1, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=inputs.device)
+    # A copy even of float32, because the arithmetic is in place.
+    return inputs.to(torch.float32, copy=True).mul_(scale).add_(shift.view(-1, 1, 1))
+
+
+def random_crop(batch: Tensor, *, padding: int = 4, generator: Generator) -> Tensor:
+    """Pad [B, C, H, W] with zeros on all sides and cut H x W out of each image at random."""
+    count, _, height, width = batch.shape
+    corners = torch.randint(2 * padding + 1, (2, count), generator=generator).to(batch.device)
+    # Two unfolds make a view of every possible cut, from which one gather copies those chosen,
+    # in half the time of gathering pixels and three quarters of that of slicing each image.
+    cuts = pad(batch, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return cuts[torch.arange(count, device=batch.device), :, corners[0], corners[1]]
+
+
+def random_flip(batch: Tensor, generator: Generator) -> Tensor:
+    """Mirror each image of [B, C, H, W] left to right with probability one half."""
+    mirrored = torch.rand(len(batch), generator=generator).to(batch.device) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), batch.flip(-1), batch)

@@ -1,0 +1,70 @@
+"""The data of each client, made when it is asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedlada.data.images import Images
+from fedlada.data.partitioning import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The samples of one client: ``inputs[i]`` has label ``labels[i]``."""
+
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that inputs and labels pair up."""
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(
+                f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
+                "give every input exactly one label."
+            )
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """All clients of a partition; ``clients[i]`` copies the samples of client i and no others.
+
+    Args:
+        images: the samples.
+        partition: who holds which.
+        transform: applied once to all inputs of a client, such as ``Augment.plain`` where
+            training does not augment. By default inputs stay uint8.
+    """
+
+    images: Images
+    partition: Partition
+    transform: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the partition was made for these images."""
+        if len(self.partition.labels) != len(self.images):
+            raise ValueError(
+                f"The partition is of {len(self.partition.labels)} samples and there are "
+                f"{len(self.images)} images; make it with partition(images.labels, ...)."
+            )
+
+    def __len__(self) -> int:
+        """Count the clients."""
+        return len(self.partition)
+
+    def __getitem__(self, client: int) -> ClientData:
+        """Gather the samples of one client."""
+        if not 0 <= client < len(self):
+            raise IndexError(
+                f"There is no client {client}; clients are numbered from 0 to {len(self) - 1}."
+            )
+        rows = self.partition.indices[client]
+        inputs = self.images.inputs[rows]
+        return ClientData(
+            inputs=inputs if self.transform is None else self.transform(inputs),
+            labels=self.images.labels[rows],
+        )

@@ -1,0 +1,91 @@
+"""ResNet-18 with group normalisation (He et al., 2016; Wu and He, 2018).
+
+Batch normalisation keeps running statistics that do not average meaningfully over clients with
+different data; group normalisation has none. The paper uses two groups, and its simulator the
+stem meant for ImageNet even on 32x32 images; the stem usual for CIFAR is the alternative.
+
+Modules are named as in torchvision, ``bn1`` included although it is a GroupNorm, so that
+parameters can be matched by name with torchvision's and with the simulator's checkpoints.
+"""
+
+from torch import Tensor, nn
+
+STEMS = ("imagenet", "cifar")
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, inside: int, outside: int, *, stride: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.GroupNorm(groups, outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.bn2 = nn.GroupNorm(groups, outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if inside != outside or stride != 1:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride=stride, bias=False),
+                nn.GroupNorm(groups, outside),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the block's output to its input, projected where the shapes differ."""
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        result: Tensor = self.relu(out + shortcut)
+        return result
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for RGB images.
+
+    Args:
+        classes: the number of outputs.
+        stem: ``imagenet`` (7x7 convolution with stride 2, max-pooling) or ``cifar`` (3x3
+            convolution with stride 1, no pooling: fifteen times the work per image).
+        groups: of each group normalisation.
+    """
+
+    def __init__(self, classes: int = 10, *, stem: str = "imagenet", groups: int = 2) -> None:
+        super().__init__()
+        if stem not in STEMS:
+            raise ValueError(f"There is no stem {stem!r}; choose one of {', '.join(STEMS)}.")
+        if groups < 1 or 64 % groups:
+            raise ValueError(
+                f"groups is {groups}; it must divide 64, the number of channels of the first "
+                "layers, such as 2."
+            )
+        if stem == "imagenet":
+            self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
+        else:
+            self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+            self.maxpool = nn.Identity()
+        self.bn1 = nn.GroupNorm(groups, 64)
+        self.relu = nn.ReLU(inplace=True)
+        self.layer1 = _layer(64, 64, stride=1, groups=groups)
+        self.layer2 = _layer(64, 128, stride=2, groups=groups)
+        self.layer3 = _layer(128, 256, stride=2, groups=groups)
+        self.layer4 = _layer(256, 512, stride=2, groups=groups)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images [B, 3, H, W] to logits [B, classes]."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+def _layer(inside: int, outside: int, *, stride: int, groups: int) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(inside, outside, stride=stride, groups=groups),
+        BasicBlock(outside, outside, stride=1, groups=groups),
+    )

@@ -1,0 +1,122 @@
+"""Tiny federations whose mathematics is known, in float64."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedlada import Algorithm, FixedSize, InProcess, MemoryStore, RoundRecord, ServerState, federate
+from fedlada.algorithms import Vector, Vectors
+
+
+class Point(nn.Module):
+    """A model that is nothing but a point in space, in two tensors of unlike shape."""
+
+    def __init__(self, dimension: int = 6, *, at: float = 0.0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.full((dimension - 2,), at, dtype=torch.float64))
+        self.b = nn.Parameter(torch.full((2, 1), at, dtype=torch.float64))
+
+    def flat(self) -> Tensor:
+        return torch.cat([self.w, self.b.flatten()])
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """½ Σ h (y - b)², the loss of one client."""
+
+    h: Tensor
+    b: Tensor
+    examples: int = 1
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def __call__(self, model: Point) -> Tensor:
+        return 0.5 * (self.h * (model.flat() - self.b) ** 2).sum()
+
+
+def quadratics(clients: int, *, dimension: int = 6, seed: int = 1) -> list[Quadratic]:
+    """Clients that disagree about curvature, optimum and number of examples."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw() -> Tensor:
+        return torch.rand(dimension, generator=generator, dtype=torch.float64)
+
+    return [Quadratic(0.2 + draw(), 4 * draw() - 2, examples=1 + i % 3) for i in range(clients)]
+
+
+def optimum(clients: Sequence[Quadratic]) -> Tensor:
+    """Where the sum of all clients' losses is least."""
+    return sum(q.h * q.b for q in clients) / sum(q.h for q in clients)
+
+
+def local_steps(
+    k: int, *, noise: float = 0.0, see: Callable[[Tensor], None] | None = None
+) -> Callable[[Point, Quadratic, Optimizer], dict[str, float]]:
+    """A training loop of k gradient steps, each gradient shown to ``see``."""
+
+    def train(model: Point, data: Quadratic, optimizer: Optimizer) -> dict[str, float]:
+        for _ in range(k):
+            optimizer.zero_grad()
+            loss = data(model) + noise * (torch.randn(6, dtype=torch.float64) @ model.flat())
+            loss.backward()
+            if see is not None:
+                see(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            optimizer.step()
+        return {"loss": float(loss.detach())}
+
+    return train
+
+
+@dataclass
+class Federation:
+    """A federation that can be stepped, looked into and compared."""
+
+    algorithm: Algorithm
+    model: nn.Module
+    data: Sequence
+    train: Callable
+    cohort: int = 0
+    lr_decay: float = 1.0
+    seed: int = 3
+    weighting: str = "uniform"
+
+    def __post_init__(self) -> None:
+        x = Vector(p.detach().clone() for p in self.model.parameters())
+        self.store = MemoryStore()
+        self.state = ServerState.new(self.algorithm, x)
+        self.engine = InProcess(self.algorithm, self.model, self.data, self.train, store=self.store)
+
+    def run(self, rounds: int) -> list[RoundRecord]:
+        return list(
+            federate(
+                self.algorithm,
+                self.engine,
+                self.state,
+                rounds=self.state.round + rounds,
+                sampling=FixedSize(self.cohort or len(self.data)),
+                seed=self.seed,
+                lr_decay=self.lr_decay,
+                weighting=self.weighting,
+            )
+        )
+
+    @property
+    def vectors(self) -> Vectors:
+        return self.state.vectors
+
+    @property
+    def x(self) -> Tensor:
+        return flat(self.vectors.x)
+
+
+def flat(vector: Vector) -> Tensor:
+    """All of a vector's elements in one tensor."""
+    return torch.cat([t.flatten() for t in vector])
+
+
+def same_bits(a: Vectors, b: Vectors) -> bool:
+    return set(a) == set(b) and all(a[name].equal(b[name]) for name in a)

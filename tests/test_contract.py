@@ -1,0 +1,191 @@
+"""What every algorithm owes its engines, for all named ones and for random compositions."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from federations import Federation, Point, local_steps, quadratics, same_bits
+from fedlada import ALGORITHMS, Algorithm, DiskStore, LocalRound, compose
+from fedlada.algorithms import CORRECTIONS, LOCAL_RULES, SERVER_RULES, Round, Vector, Vectors
+from fedlada.protocol import Task
+
+named = pytest.mark.parametrize("chosen", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+compositions = st.builds(
+    compose,
+    local=st.sampled_from(sorted(LOCAL_RULES)),
+    corrections=st.lists(st.sampled_from(sorted(CORRECTIONS)), unique=True),
+    server=st.sampled_from(sorted(SERVER_RULES)),
+)
+
+
+def federation(chosen: Algorithm) -> Federation:
+    return Federation(
+        chosen, Point(), quadratics(6), local_steps(3, noise=0.5), cohort=3, lr_decay=0.9
+    )
+
+
+def random_like(vector: Vector, seed: int = 0) -> Vector:
+    generator = torch.Generator().manual_seed(seed)
+    return Vector(torch.rand(t.shape, generator=generator, dtype=t.dtype) + 0.5 for t in vector)
+
+
+def one_client(chosen: Algorithm, down: Vectors, kept: Vectors) -> LocalRound:
+    """A client's round from given vectors, its training done."""
+    model = Point()
+    local = LocalRound(
+        chosen, model, Task(round=0, seed=0, lr=chosen.lr(0), vectors=down), client=0, kept=kept
+    )
+    local_steps(3)(model, quadratics(1)[0], local.optimizer())
+    return local
+
+
+def outcome(chosen: Algorithm, down: Vectors, kept: Vectors) -> Vectors:
+    """All that leaves a client: what it sends and what it keeps."""
+    local = one_client(chosen, down, kept)
+    reply = local.finish(examples=1)
+    assert set(reply.vectors) == set(chosen.up)
+    assert set(local.kept) == set(chosen.kept)
+    return Vectors(**reply.vectors, **local.kept)
+
+
+def contract(chosen: Algorithm) -> None:
+    """Declared vectors are exactly those produced and consumed, on both sides."""
+    x = random_like(Vector(p.detach() for p in Point().parameters()))
+    down = Vectors((name, random_like(x, seed=i)) for i, name in enumerate(chosen.down))
+    kept = Vectors((name, random_like(x, seed=9 + i)) for i, name in enumerate(chosen.kept))
+    usual = outcome(chosen, down, kept)
+    for given_, name in [(down, n) for n in chosen.down] + [(kept, n) for n in chosen.kept]:
+        changed = Vectors(given_, **{name: random_like(x, seed=99)})
+        new = outcome(chosen, *((changed, kept) if given_ is down else (down, changed)))
+        assert not same_bits(new, usual), f"{name} is declared but makes no difference"
+    for name in chosen.down:
+        fewer = Vectors({n: vector for n, vector in down.items() if n != name})
+        with pytest.raises(AttributeError, match=name):
+            outcome(chosen, fewer, kept)
+
+    def served(mean: Vectors) -> Vectors:
+        s = chosen.start(x)
+        assert set(s) == {*chosen.down, *chosen.held}
+        before = Vectors(s)
+        chosen.serve(s, mean, Round(steps=3, lr_steps=0.3, accepted=3, clients=6))
+        assert set(s) == set(before)
+        assert all(not s[name].equal(before[name]) for name in s), "the server renews them all"
+        return s
+
+    mean = usual.only(chosen.up)
+    for name in chosen.up:
+        changed = Vectors(mean, **{name: random_like(x, seed=99)})
+        assert not same_bits(served(changed), served(mean)), f"{name} is sent for nothing"
+
+
+@named
+def test_declared_vectors_are_those_produced_and_consumed(chosen):
+    contract(chosen)
+
+
+@given(compositions)
+@settings(max_examples=60, deadline=None)
+def test_any_composition_keeps_the_contract(chosen):
+    contract(chosen)
+
+
+def counted(chosen: Algorithm) -> None:
+    """Traffic derived from the definition equals bytes counted between server and clients."""
+    fed = federation(chosen)
+    passed = {"down": 0, "up": 0}
+
+    class Wire:
+        clients = fed.engine.clients
+        commit = fed.engine.commit
+
+        def exchange(self, task, cohort):
+            for reply in fed.engine.exchange(task, cohort):
+                passed["down"] += len(wire_bytes(task.vectors))
+                passed["up"] += len(wire_bytes(reply.vectors))
+                yield reply
+
+    wired = copy.copy(fed)
+    wired.engine = Wire()
+    (record,) = wired.run(1)
+    declared = chosen.traffic.bytes(8 * 6)  # six float64 numbers
+    assert passed["down"] == record.bytes_down == 3 * declared.down
+    assert passed["up"] == record.bytes_up == 3 * declared.up
+    kept = sum(len(wire_bytes(fed.store.load(client))) for client in record.cohort)
+    assert kept == 3 * declared.kept
+
+
+def wire_bytes(vectors: Vectors) -> bytes:
+    return b"".join(t.contiguous().numpy().tobytes() for v in vectors.values() for t in v)
+
+
+@named
+def test_traffic_is_the_bytes_counted(chosen):
+    counted(chosen)
+
+
+@given(compositions)
+@settings(max_examples=20, deadline=None)
+def test_traffic_of_any_composition_is_the_bytes_counted(chosen):
+    counted(chosen)
+
+
+def repeatable(chosen: Algorithm) -> None:
+    whole, again, split = federation(chosen), federation(chosen), federation(chosen)
+    records = whole.run(4)
+    assert untimed(again.run(4)) == untimed(records)
+    assert untimed(split.run(1) + split.run(3)) == untimed(records)
+    assert same_bits(whole.vectors, again.vectors)
+    assert same_bits(whole.vectors, split.vectors)
+
+
+def untimed(records):
+    return [dataclasses.replace(record, seconds=0.0) for record in records]
+
+
+@named
+def test_two_runs_and_a_run_split_in_two_are_bit_equal(chosen):
+    repeatable(chosen)
+
+
+@given(compositions)
+@settings(max_examples=20, deadline=None)
+def test_any_composition_repeats_bit_for_bit(chosen):
+    repeatable(chosen)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_client_vectors_on_disk_survive_a_new_process_bit_for_bit(tmp_path, name):
+    whole = federation(ALGORITHMS[name])
+    whole.run(6)
+    state = None
+    for rounds in (2, 5, 6):
+        part = federation(ALGORITHMS[name])
+        part.engine._store = DiskStore(tmp_path)  # opened anew, as a new process would
+        part.state = state or part.state
+        part.run(rounds - part.state.round)
+        state = part.state
+    assert same_bits(whole.vectors, state.vectors)
+    for client in range(6):
+        assert same_bits(whole.store.load(client), DiskStore(tmp_path).load(client))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedlada"])
+def test_the_result_does_not_depend_on_the_order_of_replies(name):
+    forward, backward = federation(ALGORITHMS[name]), federation(ALGORITHMS[name])
+    inner = backward.engine
+
+    class Backward:
+        clients = inner.clients
+        commit = inner.commit
+
+        def exchange(self, task, cohort):
+            return inner.exchange(task, cohort[::-1])
+
+    backward.engine = Backward()
+    forward.run(5)
+    backward.run(5)
+    assert same_bits(forward.vectors, backward.vectors)

@@ -1,0 +1,128 @@
+"""Finding, changing and inventing algorithms by name."""
+
+import sys
+import types
+
+import pytest
+
+import fedlada
+from fedlada import Algorithm, algorithm, compose
+from fedlada.algorithms import SGD, Amend, AMSGrad, LocalRule, Prox, Scaffold, ServerAdam
+
+
+def test_settings_reach_the_part_that_owns_them():
+    chosen = algorithm("fedlada", lr=0.01, alpha=0.05, server_lr=0.5)
+    assert chosen == Algorithm(
+        Amend(AMSGrad(lr=0.01), alpha=0.05), server=fedlada.algorithms.Averaging(server_lr=0.5)
+    )
+    assert algorithm("fedlada").settings()["alpha"] == 0.1, "the registry itself is not changed"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("fedlda", "fedlada"), ("FedAvg", "fedavg"), ("fedprx", "fedprox")]
+)
+def test_a_wrong_name_is_answered_with_the_nearest(wrong, right):
+    with pytest.raises(ValueError, match=f"did you mean '{right}'"):
+        algorithm(wrong)
+
+
+def test_a_wrong_setting_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'alpha'"):
+        algorithm("fedcm", alfa=0.2)
+    with pytest.raises(ValueError, match="no setting of this algorithm"):
+        algorithm("fedavg", alpha=0.2)
+
+
+def test_any_composition_by_name_is_the_one_by_code():
+    by_config = algorithm(
+        {"local": "amsgrad", "corrections": ["scaffold", "amend"], "server": "adam", "alpha": 0.2}
+    )
+    assert by_config == Algorithm(Scaffold(Amend(AMSGrad(), alpha=0.2)), server=ServerAdam())
+    with pytest.raises(ValueError, match="did you mean 'amsgrad'"):
+        compose(local="amsgad")
+    with pytest.raises(ValueError, match="no correction 'adam'"):
+        compose(corrections=["adam"])
+    with pytest.raises(ValueError, match="no server rule"):
+        compose(server="sgd")
+
+
+def test_an_outside_algorithm_needs_no_edit_here(monkeypatch):
+    module = types.ModuleType("somebody_elses")
+    module.NAME, module.WRONG = Algorithm(Prox(SGD(), mu=0.5)), SGD()
+    monkeypatch.setitem(sys.modules, "somebody_elses", module)
+    assert algorithm("somebody_elses:NAME", mu=0.25).settings()["mu"] == 0.25
+    for path in ("somebody_elses:MISSING", "nobody:NAME"):
+        with pytest.raises(ValueError, match=r"package\.module:NAME"):
+            algorithm(path)
+    with pytest.raises(ValueError, match="is a SGD; it must be an Algorithm"):
+        algorithm("somebody_elses:WRONG")
+
+
+def test_a_chain_must_end_in_a_local_rule_and_share_no_vector():
+    with pytest.raises(ValueError, match="declared twice"):
+        Algorithm(Amend(Amend(SGD())))
+    with pytest.raises(ValueError, match="must end in a local rule"):
+        Algorithm(fedlada.algorithms.Part())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: SGD(lr=0.0),
+        lambda: SGD(weight_decay=-1.0),
+        lambda: AMSGrad(betas=(0.9, 1.0)),
+        lambda: AMSGrad(eps=0.0),
+        lambda: Amend(SGD(), alpha=0.0),
+        lambda: Prox(SGD(), mu=-1.0),
+        lambda: Scaffold(SGD(), scale=-1.0),
+        lambda: fedlada.algorithms.Dyn(SGD(), a=0.0),
+        lambda: ServerAdam(server_lr=0.0),
+        lambda: ServerAdam(server_betas=(0.9, 1.0)),
+        lambda: fedlada.algorithms.Momentum(momentum=1.0),
+    ],
+)
+def test_hyper_parameters_are_validated_where_they_are_written(wrong):
+    with pytest.raises(ValueError, match=r"is .*; it must be"):
+        wrong()
+
+
+def test_the_papers_defaults():
+    fedlada_, fedavg = algorithm("fedlada").settings(), algorithm("fedavg").settings()
+    assert {
+        k: fedlada_[k] for k in ("alpha", "betas", "eps", "lr", "server_lr", "weight_decay")
+    } == {
+        "alpha": 0.1,
+        "betas": (0.9, 0.99),
+        "eps": 1e-8,
+        "lr": 0.001,
+        "server_lr": 1.0,
+        "weight_decay": 0.01,
+    }
+    assert (fedavg["lr"], fedavg["weight_decay"]) == (0.1, 0.001)
+    fedadam = algorithm("fedadam").settings()
+    assert (fedadam["server_lr"], fedadam["server_v0"]) == (0.1, 0.01)
+
+
+def test_vectors_per_client_are_those_of_the_literature():
+    expected = {
+        "fedavg": (1, 1, 0),
+        "fedprox": (1, 1, 0),
+        "fedadam": (1, 1, 0),
+        "feddyn": (1, 1, 1),
+        "fedcm": (2, 1, 0),
+        "localadam": (2, 2, 0),
+        "scaffold": (2, 2, 1),
+        "fedlada": (3, 2, 0),
+    }
+    for name, vectors in expected.items():
+        traffic = algorithm(name).traffic
+        assert (traffic.down, traffic.up, traffic.kept) == vectors
+
+
+def test_every_local_rule_can_be_subclassed_outside():
+    class SignSGD(LocalRule):
+        def step(self, c, g, lr):
+            c.y.add_(g.sign(), alpha=-lr * self.lr_scale)
+
+    chosen = Algorithm(Amend(SignSGD(lr=0.1, weight_decay=0.0)))
+    assert chosen.traffic.down == 2

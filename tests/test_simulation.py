@@ -1,0 +1,173 @@
+"""Whole federations in one process: digits, buffers, determinism, resume."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fedlada
+from federations import flat, same_bits
+from fedlada.data import STATISTICS, Augment, ClientData, Clients, load, partition
+from fedlada.sampling import seed_of
+
+
+@pytest.fixture(scope="module")
+def digits() -> Clients:
+    train = load("digits", split="train")
+    return Clients(train, partition(train.labels, "client-prior", clients=20, concentration=0.6))
+
+
+prepare = Augment(*STATISTICS["digits"], crop=0)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def local(**changes) -> fedlada.LocalTraining:
+    return fedlada.LocalTraining(**{"steps": 10, "batch_size": 20, "prepare": prepare} | changes)
+
+
+@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+def test_every_algorithm_learns_digits(digits, name):
+    test = load("digits", split="test")
+    rates = {"localadam": 0.003, "localamsgrad": 0.01, "fedlada": 0.03}
+    settings = {"lr": rates[name]} if name in rates else {}
+    run = fedlada.simulate(
+        net(),
+        digits,
+        algorithm=fedlada.algorithm(name, **settings),
+        rounds=25,
+        train=local(),
+        evaluate=fedlada.Evaluation(data=test, prepare=prepare.plain),
+        evaluate_every=25,
+    )
+    records = run.run()
+    assert records[-1].metrics["test_accuracy"] > 0.8
+    assert "test_accuracy" not in records[0].metrics
+    assert records[-1].metrics["loss"] < records[0].metrics["loss"]
+
+
+def test_the_users_model_and_random_numbers_are_left_alone(digits):
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    fedlada.simulate(model, digits, rounds=2, train=local()).run()
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_dropout_repeats_and_depends_on_round_and_client(digits):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
+    runs = [fedlada.simulate(model, digits, rounds=3, train=local()) for _ in range(2)]
+    torch.manual_seed(1)
+    first = runs[0].run()
+    torch.manual_seed(2)
+    assert [r.metrics for r in runs[1].run()] == [r.metrics for r in first]
+    keys = [(seed, "client", t, i) for seed in (0, 1) for t in (0, 1) for i in (0, 1)]
+    assert len({seed_of(*key) for key in keys}) == len(keys)
+
+
+def test_a_run_continues_from_its_state(digits):
+    whole = fedlada.simulate(net(), digits, rounds=4, train=local())
+    whole.run()
+    first = fedlada.simulate(net(), digits, rounds=2, train=local())
+    first.run()
+    second = fedlada.simulate(net(), digits, rounds=4, train=local(), state=first.state)
+    assert [record.round for record in second] == [3, 4]
+    assert same_bits(whole.state.vectors, second.state.vectors)
+
+
+def test_the_model_of_a_run_holds_the_servers_parameters(digits):
+    run = fedlada.simulate(net(), digits, rounds=2, train=local())
+    for _ in run:
+        found = torch.cat([p.detach().flatten() for p in run.model.parameters()])
+        assert torch.equal(found, flat(run.state.vectors.x))
+
+
+def test_epochs_give_unequal_steps(digits):
+    small, large = digits[0], digits[1]
+    data = [ClientData(small.inputs[:30], small.labels[:30]), large]
+    run = fedlada.simulate(net(), data, rounds=1, train=local(steps=None, epochs=2, batch_size=10))
+    (record,) = run.run()
+    assert record.steps == (2 * 3 + 2 * -(-len(large) // 10)) / 2
+
+
+def test_clipping_bounds_the_step(digits):
+    bound, lr = 0.01, 0.1
+    run = fedlada.simulate(
+        net(),
+        digits,
+        algorithm=fedlada.algorithm("fedavg", lr=lr, weight_decay=0.0),
+        rounds=1,
+        train=local(steps=1, clip_norm=bound),
+        sampling=fedlada.FixedSize(1),
+    )
+    before = flat(run.state.vectors.x)
+    run.run()
+    moved = (flat(run.state.vectors.x) - before).norm()
+    assert 0 < moved <= lr * bound * (1 + 1e-4)
+
+
+def batchnorm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+
+
+def test_buffers_are_refused_with_what_to_do(digits):
+    with pytest.raises(ValueError, match="buffers='average', buffers='local', or replace") as error:
+        fedlada.simulate(batchnorm(), digits)
+    assert "2.running_mean" in str(error.value)
+
+
+def test_averaged_buffers_are_the_mean_of_the_clients_and_count_as_traffic(digits):
+    settings = {"sampling": fedlada.FixedSize(3), "train": local(), "buffers": "average"}
+    run = fedlada.simulate(batchnorm(), digits, rounds=1, algorithm="fedavg", **settings)
+    (record,) = run.run()
+    alone = []
+    for client in record.cohort:
+        one = fedlada.simulate(batchnorm(), digits, rounds=1, algorithm="fedavg", **settings)
+        task = fedlada.Task(
+            round=0,
+            seed=0,
+            lr=record.lr,
+            vectors=fedlada.simulate(
+                batchnorm(), digits, algorithm="fedavg", buffers="average"
+            ).state.vectors,
+        )
+        engine = fedlada.InProcess(
+            fedlada.algorithm("fedavg"), one.model, digits, local(), buffers="average"
+        )
+        (reply,) = engine.exchange(task, [client])
+        alone.append(flat(reply.vectors.buffers))
+    torch.testing.assert_close(flat(run.state.vectors.buffers), torch.stack(alone).mean(0))
+    parameters = sum(p.numel() for p in batchnorm().parameters())
+    assert record.bytes_up == 3 * 4 * (parameters + 32)
+    assert torch.equal(run.model[2].running_mean, run.state.vectors.buffers.tensors[0])
+
+
+def test_local_buffers_stay_with_their_client(digits):
+    store = fedlada.MemoryStore()
+    run = fedlada.simulate(
+        batchnorm(), digits, rounds=3, train=local(), buffers="local", store=store
+    )
+    records = run.run()
+    assert "buffers" not in run.state.vectors
+    assert torch.equal(run.model[2].running_mean, torch.zeros(16))
+    first, second = (store.load(client).buffers for client in records[-1].cohort[:2])
+    assert not first.equal(second)
+
+
+def test_the_loop_refuses_what_it_does_not_know(digits):
+    with pytest.raises(
+        ValueError, match="weighting is 'size'; it must be one of uniform, examples"
+    ):
+        fedlada.simulate(net(), digits, weighting="size").run()
+    with pytest.raises(ValueError, match="steps is 5 and epochs is 5"):
+        fedlada.LocalTraining(steps=5, epochs=5)
+    with pytest.raises(ValueError, match="buffers is 'mean'"):
+        fedlada.simulate(net(), digits, buffers="mean")
