@@ -1,13 +1,18 @@
 """One optimizer step on ResNet-18-GN's parameters against torch's own fused optimizers.
 
+The last two rows are the two kernels that a step of fedlada consists of: torch's own fused
+AMSGrad, which passes over y, g, m, v and v̂, and the amendment, which passes over y and g_a.
+
 Run: python benchmarks/step.py --check
 """
+
+from collections.abc import Callable
 
 import torch
 
 import measure
-from fedlada import Algorithm, LocalRound, ServerState, algorithm
-from fedlada.algorithms import Vector
+from fedlada import Algorithm, FederatedOptimizer, LocalRound, ServerState, algorithm
+from fedlada.algorithms import AMSGrad, Vector
 from fedlada.models import ResNet18
 from fedlada.protocol import Task
 
@@ -22,12 +27,22 @@ def model_with_gradients() -> torch.nn.Module:
     return model
 
 
-def federated(chosen: Algorithm) -> torch.optim.Optimizer:
+def federated(chosen: Algorithm) -> FederatedOptimizer:
     model = model_with_gradients()
     state = ServerState.new(chosen, Vector(p.detach().clone() for p in model.parameters()))
     task = Task(round=0, seed=0, lr=chosen.lr(0), vectors=state.vectors)
     local = LocalRound(chosen, model, task, client=0)
     return local.optimizer()
+
+
+def kernels() -> dict[str, Callable[[], object]]:
+    optimizer = federated(algorithm("fedlada"))
+    ((_, parameters, c),) = optimizer._blocks
+    g = Vector(p.grad for p in parameters)
+    return {
+        "  AMSGrad alone": lambda: AMSGrad().step(c, g, 1e-4),
+        "  amendment alone": lambda: c.y.add_(c.g_a, alpha=-1e-3),
+    }
 
 
 def main() -> None:
@@ -45,7 +60,7 @@ def main() -> None:
         ),
     }
     seconds = measure.alternate(
-        {name: optimizer.step for name, optimizer in optimizers.items()}, repeats=50
+        {name: optimizer.step for name, optimizer in optimizers.items()} | kernels(), repeats=50
     )
     for name, values in seconds.items():
         print(f"{name:28} {1e3 * sorted(values)[len(values) // 2]:7.2f} ms")
