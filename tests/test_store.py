@@ -32,9 +32,20 @@ def test_only_accepted_clients_keep_what_they_staged(store):
     assert store.load(1).c_i.equal(kept(1).c_i), "a dropped reply leaves the old vectors"
 
 
-def test_what_was_staged_before_a_crash_is_gone_after_it(tmp_path):
-    before = DiskStore(tmp_path)
-    before.stage(1, 0, kept(1))
-    after = DiskStore(tmp_path)
-    after.commit(0, [1])
-    assert not after.load(1)
+def test_what_was_staged_in_another_round_is_not_committed(store):
+    store.stage(1, 0, kept(1))
+    store.commit(1, [1])
+    assert not store.load(1)
+    assert store.round(1) == -1
+
+
+def test_the_round_is_kept_with_the_vectors(store):
+    store.stage(1, 4, kept(1))
+    store.commit(4, [1])
+    assert store.round(1) == 4
+
+
+def test_what_is_staged_on_disk_waits_for_its_commit_in_a_new_process(tmp_path):
+    DiskStore(tmp_path).stage(1, 0, kept(1))
+    DiskStore(tmp_path).commit(0, [1])
+    assert DiskStore(tmp_path).load(1).c_i.equal(kept(1).c_i)

@@ -6,7 +6,7 @@ from .client import LocalRound
 from .federation import RoundRecord, ServerState, federate
 from .local import InProcess
 from .optimizer import FederatedOptimizer
-from .protocol import Engine, Reply, Task
+from .protocol import Engine, Failure, Reply, Task
 from .sampling import Bernoulli, FixedSize
 from .simulation import Simulation, simulate
 from .store import DiskStore, MemoryStore
@@ -21,6 +21,7 @@ __all__ = [
     "DiskStore",
     "Engine",
     "Evaluation",
+    "Failure",
     "FederatedOptimizer",
     "FixedSize",
     "InProcess",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,8 +14,15 @@ from .algorithms import Algorithm, Round, Vectors, require
 from .optimizer import FederatedOptimizer
 from .parameters import BufferPolicy, federated_buffers, federated_parameters
 from .protocol import Reply, Task
+from .sampling import seed_of
+from .store import Store
 
-__all__ = ["LocalRound"]
+__all__ = ["LocalRound", "Train", "seeded", "train_client"]
+
+D = TypeVar("D", bound=Sized)
+
+Train = Callable[[nn.Module, D, FederatedOptimizer], Mapping[str, float] | None]
+"""A training loop: ``train(model, data, optimizer)``; the metrics it returns are averaged."""
 
 
 class LocalRound:
@@ -96,3 +105,38 @@ class LocalRound:
             lr_steps=optimizer.lr_steps,
             metrics=metrics or {},
         )
+
+
+def train_client(
+    algorithm: Algorithm,
+    model: nn.Module,
+    task: Task,
+    *,
+    client: int,
+    data: D,
+    train: Train[D],
+    store: Store,
+    buffers: BufferPolicy = "refuse",
+) -> Reply:
+    """A client's whole part in a round: load what it keeps, train, stage what it will keep."""
+    kept = store.load(client)
+    local = LocalRound(algorithm, model, task, client=client, kept=kept, buffers=buffers)
+    with seeded(task, client):
+        metrics = train(model, data, local.optimizer())
+    reply = local.finish(examples=len(data), metrics=metrics)
+    if local.kept:
+        store.stage(client, task.round, local.kept)
+    return reply
+
+
+@contextmanager
+def seeded(task: Task, client: int) -> Iterator[None]:
+    """Torch's random numbers follow from (seed, round, client) inside; outside they go on."""
+    seed = seed_of(task.seed, "client", task.round, client)
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices):
+        # torch.manual_seed would also queue work, with a stack trace, for a CUDA that is not there.
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-import torch
 from torch import nn
 
 from .algorithms import Algorithm
-from .client import LocalRound
-from .optimizer import FederatedOptimizer
+from .client import D, Train, train_client
 from .parameters import BufferPolicy
 from .protocol import Reply, Task
-from .sampling import seed_of
 from .store import MemoryStore, Store
 
-__all__ = ["ClientDatasets", "InProcess", "Train"]
+__all__ = ["ClientDatasets", "InProcess"]
 
-D_co = TypeVar("D_co", bound="Countable", covariant=True)
-D = TypeVar("D", bound="Countable")
-
-
-class Countable(Protocol):
-    """A client's data: anything with a number of examples."""
-
-    def __len__(self) -> int: ...
+D_co = TypeVar("D_co", covariant=True)
 
 
 class ClientDatasets(Protocol[D_co]):
@@ -36,28 +25,8 @@ class ClientDatasets(Protocol[D_co]):
     def __getitem__(self, client: int, /) -> D_co: ...
 
 
-Train = Callable[[nn.Module, D, FederatedOptimizer], Mapping[str, float] | None]
-"""A training loop: ``train(model, data, optimizer)``; the metrics it returns are averaged."""
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Torch's random numbers begin at ``seed`` inside, and outside go on as if nothing was."""
-    devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices):
-        # torch.manual_seed would also queue work, with a stack trace, for a CUDA that is not there.
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        yield
-
-
 class InProcess(Generic[D]):
-    """Runs every client of a cohort on one working copy of the model.
-
-    Torch's random numbers are seeded by (seed, round, client) while a client trains and are put
-    back afterwards, so a reply does not depend on who trained before.
-    """
+    """Runs every client of a cohort on one working copy of the model."""
 
     def __init__(
         self,
@@ -77,25 +46,17 @@ class InProcess(Generic[D]):
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply]:
         """Train each client of the cohort and give its reply."""
         for client in cohort:
-            yield self._reply(task, client)
+            yield train_client(
+                self._algorithm,
+                self._model,
+                task,
+                client=client,
+                data=self._data[client],
+                train=self._train,
+                store=self._store,
+                buffers=self._buffers,
+            )
 
     def commit(self, round: int, clients: Sequence[int]) -> None:
         """Keep what these clients computed for themselves."""
         self._store.commit(round, clients)
-
-    def _reply(self, task: Task, client: int) -> Reply:
-        data = self._data[client]
-        local = LocalRound(
-            self._algorithm,
-            self._model,
-            task,
-            client=client,
-            kept=self._store.load(client),
-            buffers=self._buffers,
-        )
-        with seeded(seed_of(task.seed, "client", task.round, client)):
-            metrics = self._train(self._model, data, local.optimizer())
-        reply = local.finish(examples=len(data), metrics=metrics)
-        if local.kept:
-            self._store.stage(client, task.round, local.kept)
-        return reply

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .algorithms import Vectors
 
-__all__ = ["Engine", "Reply", "Task"]
+__all__ = ["Engine", "Failure", "Reply", "Task"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,25 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A client of the cohort that gives no usable reply, and why, in a few words."""
+
+    client: int
+    reason: str
+
+
 class Engine(Protocol):
     """The seam between the server loop and whatever runs the clients."""
 
     clients: int
     """How many clients are registered; they are numbered from 0."""
 
-    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply]:
-        """Send the task to the cohort and give replies as they come, in any order."""
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Send the task to the cohort and give replies as they come, in any order.
+
+        The server loop may stop asking before all have replied.
+        """
         ...
 
     def commit(self, round: int, clients: Sequence[int]) -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from .algorithms import Algorithm, Vector, Vectors, algorithm as by_name
+from .client import D, Train
 from .federation import RoundRecord, ServerState, Weighting, federate
-from .local import ClientDatasets, D, InProcess, Train
+from .local import ClientDatasets, InProcess
 from .parameters import BufferPolicy, federated_buffers, federated_parameters
 from .sampling import FixedSize, Sampler
 from .store import Store

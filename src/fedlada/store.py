@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,12 +24,16 @@ class Store(Protocol):
         """What the client keeps; empty if it never took part."""
         ...
 
+    def round(self, client: int) -> int:
+        """The round in which it was computed; -1 if the client never took part."""
+        ...
+
     def stage(self, client: int, round: int, kept: Vectors) -> None:
-        """Remember what the client will keep if its reply is accepted."""
+        """Remember what the client will keep if its reply of this round is accepted."""
         ...
 
     def commit(self, round: int, clients: Sequence[int]) -> None:
-        """Make what these clients staged theirs, and forget what others staged."""
+        """Make what these clients staged in this round theirs, and forget all else staged."""
         ...
 
 
@@ -37,18 +41,22 @@ class MemoryStore:
     """Client vectors in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Vectors] = {}
-        self._staged: dict[int, Vectors] = {}
+        self._kept: dict[int, tuple[int, Vectors]] = {}
+        self._staged: dict[int, tuple[int, Vectors]] = {}
 
     def load(self, client: int) -> Vectors:
-        return self._kept.get(client, Vectors())
+        return self._kept[client][1] if client in self._kept else Vectors()
+
+    def round(self, client: int) -> int:
+        return self._kept[client][0] if client in self._kept else -1
 
     def stage(self, client: int, round: int, kept: Vectors) -> None:
-        self._staged[client] = kept
+        self._staged[client] = (round, kept)
 
     def commit(self, round: int, clients: Sequence[int]) -> None:
-        accepted = set(clients)
-        self._kept.update({c: kept for c, kept in self._staged.items() if c in accepted})
+        for client in clients:
+            if client in self._staged and self._staged[client][0] == round:
+                self._kept[client] = self._staged[client]
         self._staged.clear()
 
 
@@ -59,25 +67,30 @@ class DiskStore:
         self._kept, self._staged = Path(directory) / "kept", Path(directory) / "staged"
         for made in (self._kept, self._staged):
             made.mkdir(parents=True, exist_ok=True)
-        self._forget()
 
     def load(self, client: int) -> Vectors:
-        path = self._kept / f"{client}.pt"
-        if not path.exists():
-            return Vectors()
-        content = torch.load(path, weights_only=True)
-        return Vectors((name, Vector(tensors)) for name, tensors in content.items())
+        content = self._read(client)
+        return Vectors((name, Vector(tensors)) for name, tensors in content["vectors"].items())
+
+    def round(self, client: int) -> int:
+        return int(self._read(client)["round"])
 
     def stage(self, client: int, round: int, kept: Vectors) -> None:
-        content = {name: [t.cpu() for t in vector] for name, vector in kept.items()}
-        torch.save(content, self._staged / f"{client}.pt")
+        vectors = {name: [t.cpu() for t in vector] for name, vector in kept.items()}
+        written = self._staged / f"{client}.part"
+        torch.save({"round": round, "vectors": vectors}, written)
+        written.replace(self._staged / f"{client}-{round}.pt")
 
     def commit(self, round: int, clients: Sequence[int]) -> None:
         for client in clients:
-            if (staged := self._staged / f"{client}.pt").exists():
-                staged.replace(self._kept / staged.name)
-        self._forget()
+            if (staged := self._staged / f"{client}-{round}.pt").exists():
+                staged.replace(self._kept / f"{client}.pt")
+        for left in self._staged.iterdir():
+            left.unlink()
 
-    def _forget(self) -> None:
-        for staged in self._staged.iterdir():
-            staged.unlink()
+    def _read(self, client: int) -> dict[str, Any]:
+        path = self._kept / f"{client}.pt"
+        if not path.exists():
+            return {"round": -1, "vectors": {}}
+        content: dict[str, Any] = torch.load(path, weights_only=True)
+        return content

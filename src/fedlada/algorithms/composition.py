@@ -108,6 +108,8 @@ class Algorithm:
     def replace(self, **settings: Any) -> Algorithm:
         """The same algorithm with other hyper-parameters: ``replace(lr=0.01, alpha=0.05)``."""
         known = self.settings()
+        # A config file or a message has no tuples.
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         for key in settings:
             require(
                 key in known,

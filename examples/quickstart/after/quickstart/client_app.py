@@ -1,0 +1,21 @@
+"""The ClientApp."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedlada.flower import answer_query, training
+from quickstart.task import Net, load_data, train
+
+app = ClientApp()
+app.query()(answer_query)
+
+
+@app.train()
+def fit(message: Message, context: Context) -> Message:
+    node = context.node_config
+    loader = load_data(node["partition-id"], node["num-partitions"])
+    model = Net()
+    with training(message, context, model) as local:
+        loss = train(model, loader, local.optimizer())
+        local.metrics, local.examples = {"loss": loss}, len(loader.dataset)
+    return local.reply

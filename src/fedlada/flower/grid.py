@@ -1,0 +1,227 @@
+"""The Flower side of the engine seam: one cohort's exchange over a ``Grid``.
+
+Flower's own loops keep every reply in memory until the last has come, sleep three seconds
+between looks and wait for ever.  Here replies are pulled one at a time by a few threads, handed
+on as they come and forgotten; the deadline is this process's own clock, which a reply that is
+stuck half-way cannot hold up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from ..algorithms import require
+from ..parameters import BufferPolicy
+from ..protocol import Failure, Reply, Task
+from .records import HEADER, Assignment, Manifest, pack, read_reply, task_record
+
+__all__ = ["GridEngine"]
+
+POLL = 0.2
+"""Seconds between two looks at replies that are not there yet."""
+STUCK = 2.0
+"""After so many seconds inside one pull, another thread looks after the other replies."""
+
+
+class GridEngine:
+    """Runs cohorts on the nodes of a Flower grid; clients are numbered by partition id."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        manifest: Manifest,
+        *,
+        algorithm: str,
+        up: Sequence[str],
+        buffers: BufferPolicy = "refuse",
+        deadline: float | None = None,
+        wait: float = 60.0,
+        nodes: int = 1,
+    ) -> None:
+        """Find the nodes: at least ``nodes`` of them within ``wait`` seconds.
+
+        ``algorithm`` is its name and settings, as JSON, for the clients; ``up`` names the
+        vectors a reply must have.
+        """
+        require(
+            deadline is None or deadline > 0,
+            f"deadline is {deadline}; it must be positive seconds, or None for no deadline",
+        )
+        self._grid, self._manifest, self._algorithm = grid, manifest, algorithm
+        self._buffers: BufferPolicy = buffers
+        self._deadline = deadline
+        self._up = {*up, "buffers"} if buffers == "average" else set(up)
+        self._node_of: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self.clients = 0
+        self._find(nodes, wait)
+
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Push the task to the cohort and give replies as they are pulled."""
+        began = time.monotonic()
+        if any(client not in self._node_of for client in cohort):
+            self._ask_new_nodes(wait=5.0)
+        vectors = pack(task.vectors)
+        messages, clients = [], []
+        for client in cohort:
+            if client not in self._node_of:
+                yield Failure(client=client, reason="not connected")
+                continue
+            assignment = Assignment(
+                task=task,
+                algorithm=self._algorithm,
+                buffers=self._buffers,
+                last=self._last.get(client, -1),
+            )
+            record = task_record(assignment, vectors, self._manifest)
+            messages.append(self._message(record, client, MessageType.TRAIN, task.round))
+            clients.append(client)
+        ids = self._grid.push_messages(messages)
+        del messages, vectors
+        pending = dict(zip(ids, clients, strict=True))
+        end = None if self._deadline is None else began + self._deadline
+        with _Pull(self._grid, list(pending), end) as replies:
+            for message in replies:
+                client = pending.pop(message.metadata.reply_to_message_id)
+                yield self._read(message, client, task.round)
+                del message
+        for client in pending.values():
+            yield Failure(client=client, reason="deadline")
+
+    def commit(self, round: int, clients: Sequence[int]) -> None:
+        """Remember whose replies were accepted; each is told with its next task."""
+        self._last.update(dict.fromkeys(clients, round))
+
+    def _read(self, message: Message, client: int, round: int) -> Reply | Failure:
+        if message.has_error():
+            return Failure(client=client, reason=f"Flower error {message.error.code}")
+        try:
+            reply = read_reply(message.content, self._manifest)
+        except (KeyError, TypeError, ValueError):
+            return Failure(client=client, reason="malformed reply")
+        if set(reply.vectors) != self._up:
+            return Failure(client=client, reason="malformed reply")
+        if (reply.client, reply.round) != (client, round):
+            return Failure(client=client, reason="reply to another task")
+        return reply
+
+    def _find(self, nodes: int, wait: float) -> None:
+        end = time.monotonic() + wait
+        while len(self._node_of) < nodes:
+            self._ask_new_nodes(wait=max(end - time.monotonic(), 1.0))
+            if time.monotonic() > end:
+                break
+            if len(self._node_of) < nodes:
+                time.sleep(POLL)
+        require(
+            len(self._node_of) >= nodes,
+            f"{len(self._node_of)} nodes answered within {wait} s and {nodes} are needed; start"
+            " more SuperNodes, wait longer or ask for fewer",
+        )
+
+    def _ask_new_nodes(self, wait: float) -> None:
+        """Ask nodes not seen before which client they are."""
+        known = set(self._node_of.values())
+        new = [node for node in self._grid.get_node_ids() if node not in known]
+        if not new:
+            return
+        ids = self._grid.push_messages(
+            [Message(RecordDict(), node, MessageType.QUERY, group_id="fedlada") for node in new]
+        )
+        nodes = dict(zip(ids, new, strict=True))
+        with _Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
+            for message in replies:
+                if message.has_error():
+                    continue
+                header = message.content[HEADER]
+                assert isinstance(header, ConfigRecord)
+                client, clients = int(header["client"]), int(header["clients"])  # type: ignore[arg-type]
+                self._node_of[client] = nodes[message.metadata.reply_to_message_id]
+                self.clients = max(self.clients, clients)
+
+    def _message(self, record: RecordDict, client: int, kind: str, round: int) -> Message:
+        ttl = None if self._deadline is None else 2 * self._deadline + 60
+        return Message(record, self._node_of[client], kind, ttl=ttl, group_id=str(round + 1))
+
+
+class _Pull:
+    """Replies to messages, as they come, until all have come or the time is up."""
+
+    def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
+        self._grid, self._left, self._end = grid, len(ids), end
+        self._waiting = deque(ids)
+        self._found: queue.Queue[Message | Exception] = queue.Queue(maxsize=1)
+        self._closed = threading.Event()
+        self._since: dict[int, float] = {}
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> _Pull:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+
+    def __iter__(self) -> Iterator[Message]:
+        while self._left:
+            now = time.monotonic()
+            if self._end is not None and now >= self._end:
+                return
+            if self._since and all(now - since > STUCK for since in self._since.values()):
+                self._start()
+            try:
+                found = self._found.get(timeout=POLL)
+            except queue.Empty:
+                continue
+            if isinstance(found, Exception):
+                raise found
+            self._left -= 1
+            yield found
+            del found
+
+    def _start(self) -> None:
+        # A daemon: a pull can hang for minutes on a reply that is stuck half-way, and cannot be
+        # interrupted; neither the round nor the process should wait for it.
+        number = next(self._numbers)
+        self._since[number] = time.monotonic()
+        threading.Thread(target=self._work, args=(number,), daemon=True).start()
+
+    def _work(self, number: int) -> None:
+        looked = 0
+        while not self._closed.is_set():
+            try:
+                message_id = self._waiting.popleft()
+            except IndexError:  # the rest is with other threads
+                break
+            self._since[number] = time.monotonic()
+            try:
+                messages = list(self._grid.pull_messages([message_id]))
+            except Exception as error:  # the loop in the main thread raises it
+                messages = []
+                self._hand_over(error)
+            self._since[number] = time.monotonic()
+            if messages:
+                looked = 0
+                self._hand_over(messages.pop())
+                continue
+            self._waiting.append(message_id)
+            looked += 1
+            if looked >= len(self._waiting):
+                looked = 0
+                self._closed.wait(POLL)
+        self._since.pop(number, None)
+
+    def _hand_over(self, found: Message | Exception) -> None:
+        while not self._closed.is_set():
+            try:
+                return self._found.put(found, timeout=POLL)
+            except queue.Full:
+                continue

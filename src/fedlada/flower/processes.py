@@ -1,0 +1,128 @@
+"""Commands that are stopped with everything they start."""
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["DeploymentError", "Process", "await_ready", "free_port", "kill_marked", "log_error"]
+
+GRACE = 5.0
+"""Seconds between asking a process to stop and killing it."""
+_POLL = 0.1  # seconds between two looks at a process that is coming up
+_TAIL = 30  # lines of a log that an error shows
+# Below the range from which the kernel takes the ports of outgoing connections, so that none of
+# them can take a port between its choice and its use; processes begin at different places.
+_PORTS = itertools.cycle(range(20000, 32000))
+next(itertools.islice(_PORTS, os.getpid() * 64 % 12000, None))
+
+
+class DeploymentError(RuntimeError):
+    """Something in the deployment failed; the message holds the tail of the log that says why."""
+
+
+class Process:
+    """A command, its log, and everything it starts."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        directory: Path,
+        mark: str,
+    ) -> None:
+        self.log = log
+        self._mark = mark
+        with log.open("ab") as file:
+            self._begin = file.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,  # an interrupt typed at the terminal is ours to handle
+            )
+
+    def ask(self) -> None:
+        """Ask it to stop; Flower's programs then stop what they started."""
+        self._process.terminate()
+
+    def wait(self, timeout: float) -> int | None:
+        """Return its exit code, or None if it has not ended after `timeout` seconds."""
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def finish(self, timeout: float) -> int | None:
+        """Wait for its exit code as `wait` does, then kill what is left, whatever happens."""
+        try:
+            return self.wait(timeout)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill it with everything it started."""
+        self._process.kill()
+        kill_marked(self._mark + "\0")
+        self._process.wait()
+
+    def output(self) -> str:
+        """What it has written since it was started."""
+        with self.log.open("rb") as file:
+            file.seek(self._begin)
+            return file.read().decode(errors="replace")
+
+
+def await_ready(process: Process, ready: Callable[[], bool], deadline: float) -> None:
+    """Wait until it is ready; raise if it ends first or the time is up."""
+    while not ready():
+        code = process.wait(_POLL)
+        if code is not None:
+            raise log_error(f"{process.log.stem} ended with exit code {code} at its start", process)
+        if time.monotonic() > deadline:
+            raise log_error(f"{process.log.stem} was not ready in time", process)
+
+
+def log_error(sentence: str, process: Process) -> DeploymentError:
+    """An error with the end of the process's log."""
+    tail = "\n".join(process.output().splitlines()[-_TAIL:])
+    return DeploymentError(f"{sentence}. The end of {process.log}:\n{tail}")
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes that carry the mark, also those born meanwhile."""
+    deadline = time.monotonic() + GRACE
+    while found := list(_marked(mark)):
+        if time.monotonic() > deadline:
+            raise DeploymentError(f"The processes {found} do not end, not even by SIGKILL")
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may end while we look; a process of another user is none of ours.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if f"\0{mark}".encode() in b"\0" + (process / "environ").read_bytes():
+                yield int(process.name)
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on."""
+    for port in itertools.islice(_PORTS, 12000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise DeploymentError("No port between 20000 and 32000 is free on 127.0.0.1")

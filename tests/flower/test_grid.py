@@ -1,0 +1,262 @@
+"""The exchange over a grid: the same bits as in process, whatever some nodes do."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from flwr.app import Message
+from torch import nn
+
+import fedlada
+from fedlada import FixedSize, InProcess, LocalTraining, MemoryStore, ServerState, federate
+from fedlada.algorithms import Vector
+from fedlada.data import ClientData
+from fedlada.flower import ServerConfig, client_app, run_server
+from fedlada.flower.grid import GridEngine
+from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.records import Manifest
+from fedlada.parameters import federated_parameters
+from fedlada.sampling import seed_of
+
+CLIENTS, COHORT, ROUNDS = 6, 3, 4
+train = LocalTraining(steps=3, batch_size=8)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.2), nn.Tanh(), nn.Linear(7, 3))
+
+
+def data(client: int) -> ClientData:
+    generator = torch.Generator().manual_seed(client)
+    inputs = torch.randn(20 + client, 5, generator=generator) + client
+    return ClientData(inputs, inputs[:, :3].argmax(1))
+
+
+def node_data(context) -> ClientData:
+    return data(int(context.node_config["partition-id"]))
+
+
+class Unreliable(MemoryGrid):
+    """A grid some of whose nodes are offline, or answer tasks as they please."""
+
+    def __init__(self, *arguments, **settings) -> None:
+        super().__init__(*arguments, **settings)
+        self.offline: set[int] = set()
+        self.misbehave: dict[int, Callable[[Message], Message | None]] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self.contexts if node - 1000 not in self.offline]
+
+    def reply(self, message: Message) -> Message | None:
+        client = message.metadata.dst_node_id - 1000
+        if message.metadata.message_type == "train" and client in self.misbehave:
+            return self.misbehave[client](message)
+        return super().reply(message)
+
+
+def memory_grid(**settings) -> Unreliable:
+    return Unreliable(client_app(model, node_data, train), nodes=CLIENTS, **settings)
+
+
+def in_process(name: str, rounds: int = ROUNDS) -> tuple[ServerState, MemoryStore]:
+    chosen = fedlada.algorithm(name)
+    torch.manual_seed(seed_of(0, "model"))
+    own, store = model(), MemoryStore()
+    x = Vector(p.detach().clone() for p in own.parameters())
+    state = ServerState.new(chosen, x)
+    engine = InProcess(chosen, own, [data(i) for i in range(CLIENTS)], train, store=store)
+    sampling = FixedSize(COHORT)
+    list(federate(chosen, engine, state, rounds=rounds, sampling=sampling, lr_decay=0.998))
+    return state, store
+
+
+def config(name: str, **settings) -> ServerConfig:
+    return ServerConfig(
+        algorithm=name, num_server_rounds=ROUNDS, **{"cohort": COHORT, "nodes": CLIENTS} | settings
+    )
+
+
+def same(a: ServerState, b: ServerState) -> bool:
+    return all(a.vectors[name].equal(b.vectors[name]) for name in a.vectors | b.vectors)
+
+
+@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+def test_a_grid_gives_the_bits_of_the_in_process_engine(name):
+    _, state = run_server(memory_grid(), config(name), model)
+    assert same(state, in_process(name)[0])
+
+
+def test_client_vectors_on_disk_are_those_of_the_in_process_engine(tmp_path):
+    grid = memory_grid(node_config={"state-directory": str(tmp_path)})
+    _, state = run_server(grid, config("scaffold"), model)
+    assert same(state, in_process("scaffold")[0])
+    assert {path.name for path in tmp_path.iterdir()} <= {f"client-{i}" for i in range(CLIENTS)}
+
+
+def engine(grid: Unreliable, name: str = "fedavg", **settings) -> tuple[GridEngine, ServerState]:
+    torch.manual_seed(0)
+    own = model()
+    state = ServerState.new(
+        fedlada.algorithm(name), Vector(p.detach() for p in federated_parameters(own).values())
+    )
+    settings = {"nodes": CLIENTS} | settings
+    found = GridEngine(
+        grid,
+        Manifest.of(own, "refuse"),
+        algorithm=f'["{name}", {{}}]',
+        up=fedlada.algorithm(name).up,
+        **settings,
+    )
+    return found, state
+
+
+def one_round(engine: GridEngine, state: ServerState, name: str = "fedavg", **settings):
+    return next(
+        federate(
+            fedlada.algorithm(name),
+            engine,
+            state,
+            rounds=99,
+            sampling=FixedSize(CLIENTS),
+            **settings,
+        )
+    )
+
+
+def test_the_deadline_holds_even_if_pulls_hang():
+    grid = memory_grid()
+    hanging = threading.Event()
+    grid.misbehave[0] = grid.misbehave[1] = lambda message: hanging.wait(30)
+    found, state = engine(grid, deadline=6.0)
+    began = time.monotonic()
+    record = one_round(found, state)
+    assert time.monotonic() - began < 6.6
+    hanging.set()
+    assert (record.accepted, record.failures) == (CLIENTS - 2, {"deadline": 2})
+
+
+def test_a_round_closes_at_its_target():
+    grid = memory_grid()
+    grid.misbehave[5] = lambda message: None
+    found, state = engine(grid, deadline=30.0)
+    began = time.monotonic()
+    record = one_round(found, state, target=4)
+    assert time.monotonic() - began < 5
+    assert record.accepted == 4
+
+
+def test_a_round_below_its_minimum_changes_nothing():
+    grid = memory_grid()
+    for client in range(4):
+        grid.misbehave[client] = lambda message: None
+    found, state = engine(grid, "scaffold", deadline=1.5)
+    before = {name: vector.clone() for name, vector in state.vectors.items()}
+    record = one_round(found, state, "scaffold", minimum=3)
+    assert (record.applied, record.accepted, record.failures) == (False, 2, {"deadline": 4})
+    assert all(state.vectors[name].equal(vector) for name, vector in before.items())
+    grid.misbehave.clear()
+    record = one_round(found, state, "scaffold", minimum=3)
+    assert record.applied
+    assert (state.round, state.updates) == (2, 1)
+
+
+def test_failures_are_counted_by_reason():
+    grid = memory_grid()
+
+    def rename(message: Message) -> Message:
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        vectors = reply.content["fedlada.vectors"]
+        vectors["other"] = vectors.pop("delta")
+        return reply
+
+    def shorten(message: Message) -> Message:
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        vectors = reply.content["fedlada.vectors"]
+        vectors["delta"] = type(vectors["delta"])(vectors["delta"].numpy()[:-4])
+        return reply
+
+    def empty(message: Message) -> Message:
+        return Message(type(message.content)(), reply_to=message)
+
+    def other_round(message: Message) -> Message:
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        reply.content["fedlada"]["round"] = 77
+        return reply
+
+    grid.misbehave.update({0: shorten, 1: empty, 2: other_round, 4: rename})
+    grid.contexts[1003].node_config["partition-id"] = 3
+    found, state = engine(grid)
+    grid.contexts[1003].node_config.clear()  # its ClientApp raises from now on
+    record = one_round(found, state)
+    assert record.accepted == 1
+    malformed, other, failed = "malformed reply", "reply to another task", "Flower error 2"
+    assert record.failures == {malformed: 3, other: 1, failed: 1}
+
+
+def test_a_node_that_comes_later_joins_and_one_that_never_came_is_counted():
+    grid = memory_grid()
+    grid.offline = {4, 5}
+    found, state = engine(grid, nodes=4, wait=5)
+    assert one_round(found, state).failures == {"not connected": 2}
+    grid.offline = set()
+    assert one_round(found, state).accepted == CLIENTS
+
+
+def test_too_few_nodes_end_the_wait_with_a_sentence():
+    grid = memory_grid()
+    grid.offline = {0, 1}
+    with pytest.raises(ValueError, match=r"4 nodes answered within 1 s and 6 are needed"):
+        engine(grid, wait=1)
+
+
+def test_scaffold_c_stays_the_mean_of_c_i_when_replies_are_lost(tmp_path):
+    grid = memory_grid(node_config={"state-directory": str(tmp_path)})
+    found, state = engine(grid, "scaffold", deadline=2.0)
+
+    def lost(message: Message) -> None:
+        grid.app(message, grid.contexts[message.metadata.dst_node_id])  # trains, never replies
+
+    one_round(found, state, "scaffold")
+    grid.misbehave[2] = lost
+    one_round(found, state, "scaffold")
+    grid.misbehave.clear()
+    one_round(found, state, "scaffold")
+    one_round(found, state, "scaffold")
+    stores = [fedlada.DiskStore(tmp_path / f"client-{i}") for i in range(CLIENTS)]
+    for i, store in enumerate(stores):
+        store.commit(3, [i])
+    c_i = [torch.cat([t.flatten() for t in s.load(i).c_i]) for i, s in enumerate(stores)]
+    c = torch.cat([t.flatten() for t in state.vectors.c])
+    torch.testing.assert_close(c, torch.stack(c_i).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_lost_client_state_is_detected():
+    grid = memory_grid()
+    found, state = engine(grid, "scaffold")
+    one_round(found, state, "scaffold")
+    grid.contexts[1002].state.clear()  # the SuperNode restarted without a state-directory
+    record = one_round(found, state, "scaffold")
+    assert (record.accepted, record.failures) == (CLIENTS - 1, {"Flower error 2": 1})
+
+
+def test_replies_are_not_piled_up():
+    """At most one reply waits while another is folded, however many are ready."""
+    grid = memory_grid()
+    alive = []
+
+    def watched(message: Message) -> Message:
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        alive.append(reply)
+        return reply
+
+    for client in range(CLIENTS):
+        grid.misbehave[client] = watched
+    found, state = engine(grid)
+    seen = []
+    task = fedlada.Task(round=0, seed=0, lr=0.1, vectors=state.vectors.only(["x"]))
+    for count, _ in enumerate(found.exchange(task, range(CLIENTS)), start=1):
+        time.sleep(0.3)
+        seen.append(len(alive) - count)
+    assert max(seen) <= 2

@@ -1,0 +1,214 @@
+"""A deployment on the loopback works, keeps strangers out, and leaves nothing behind."""
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedlada.flower.certificates import write_node_key
+from fedlada.flower.loopback import Deployment, DeploymentError
+
+PROJECT = """
+[project]
+name = "echo"
+version = "1.0.0"
+description = "Sends a vector to every node and gets it back"
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "fedlada"
+
+[tool.flwr.app.components]
+serverapp = "echo.server:app"
+clientapp = "echo.client:app"
+
+[tool.flwr.app.config]
+text = ""
+rate = 0.5
+file = ""
+"""
+
+SERVER = """
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+import fedlada
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    if config["text"] == "fail":
+        raise ValueError("asked to fail")
+    sent = np.arange(4.0)
+    content = RecordDict({"x": ArrayRecord([sent])})
+    missing = set(
+        grid.push_messages(
+            [Message(content, dst_node_id=i, message_type="train") for i in grid.get_node_ids()]
+        )
+    )
+    deadline = time.monotonic() + 60
+    while missing and time.monotonic() < deadline:
+        for reply in grid.pull_messages(missing):
+            missing.discard(reply.metadata.reply_to_message_id)
+            (got,) = reply.content["x"].to_numpy_ndarrays()
+            node = dict(reply.content["node"])
+            print("reply from", sorted(node.items()), bool((got == sent).all()))
+        time.sleep(0.2)
+    print("config", sorted(config.items()))
+    Path(config["file"]).write_text("written by the ServerApp")
+"""
+
+CLIENT = """
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    node = ConfigRecord(dict(context.node_config))
+    return Message(RecordDict({"x": message.content["x"], "node": node}), reply_to=message)
+"""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("app")
+    package = directory / "echo"
+    package.mkdir()
+    (directory / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").touch()
+    (package / "server.py").write_text(SERVER)
+    (package / "client.py").write_text(CLIENT)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    directory = tmp_path_factory.mktemp("deployment")
+    with Deployment(directory, nodes=2, node_configs=[{"site": "a b"}, {"site": "c"}]) as started:
+        yield started
+    assert processes_of(directory) == {}
+
+
+def processes_of(directory: Path) -> dict[int, str]:
+    """Living processes that carry the directory in environment, command line or cwd."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            text = command + (process / "environ").read_bytes()
+            text += str((process / "cwd").readlink()).encode()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if str(directory).encode() in text:
+            found[int(process.name)] = command.replace(b"\0", b" ").decode()
+    return found
+
+
+def listening_addresses(pids: list[int]) -> set[str]:
+    """The local addresses, in hexadecimal as the kernel lists them, on which the pids listen."""
+    sockets = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if match := re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink())):
+                    sockets.add(match[1])
+            except FileNotFoundError:
+                continue
+    addresses = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in sockets:
+                addresses.add(fields[1].split(":")[0])
+    return addresses
+
+
+def test_an_app_runs_to_its_end_on_authenticated_nodes(
+    deployment: Deployment, app: Path, tmp_path: Path
+) -> None:
+    config = {"text": "both \" and '", "rate": 1.0, "file": str(tmp_path / "file")}
+    output = deployment.run(app, config=config, timeout=60)
+    for i, site in enumerate(["a b", "c"]):
+        node = [("num-partitions", 2), ("partition-id", i), ("site", site)]
+        assert f"reply from {node} True" in output
+    assert f"config {sorted(config.items())}" in output
+    assert (tmp_path / "file").read_text() == "written by the ServerApp"
+
+
+def test_a_failing_app_raises_with_its_log(deployment: Deployment, app: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"(?s)run-\d+\.log.*ValueError: asked to fail"):
+        deployment.run(app, config={"text": "fail"}, timeout=60)
+
+
+def test_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:
+    write_node_key(tmp_path / "stranger")
+    code, log = deployment.try_node(key=tmp_path / "stranger")
+    assert code == 1
+    assert "Failed to activate SuperNode" in log
+
+
+def test_a_node_without_a_key_is_refused(deployment: Deployment) -> None:
+    code, log = deployment.try_node()
+    assert code == 1
+    assert "SuperNode authentication is enabled" in log
+
+
+def test_plain_http_is_refused(deployment: Deployment) -> None:
+    code, log = deployment.try_node(insecure=True)
+    assert code == 1
+    # No word from the SuperLink, not even an error: it does not speak without TLS.
+    assert "Failed to initialize the connection" in log
+    assert "[code:" not in log
+
+
+def test_a_stopped_node_comes_back(deployment: Deployment) -> None:
+    deployment.stop_node(1)
+    with pytest.raises(ValueError, match="SuperNode 1 is not running"):
+        deployment.kill_node(1)
+    deployment.start_node(1, timeout=30)
+
+
+def test_it_listens_on_the_loopback_only(deployment: Deployment) -> None:
+    pids = [pid for pid, _ in processes_of(deployment.directory).items()]
+    assert listening_addresses(pids) == {"0100007F"}
+
+
+def test_private_files_are_private(deployment: Deployment) -> None:
+    keys = [deployment.directory / "keys" / name for name in ("server.key", "node-0", "node-1")]
+    keys += deployment.directory.rglob("state.db")
+    assert len(keys) == 4
+    for key in keys[:3]:
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    for key in keys:
+        assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+
+
+def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with Deployment(tmp_path, nodes=1) as deployment:
+            deployment.kill_node(0)
+            names = " ".join(processes_of(tmp_path).values())
+            assert "flower-superlink" in names
+            assert "flower-supernode" not in names
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert processes_of(tmp_path) == {}
+
+
+def test_as_many_node_configs_as_nodes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 entries for 2 nodes"):
+        Deployment(tmp_path, nodes=2, node_configs=[{}])
