@@ -2,11 +2,15 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from fedlada.flower.loopback import Simulation
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,14 +39,35 @@ def test_the_other_examples_of_the_readme_run(program):
     run(sys.executable, "-W", "error", "-c", program)
 
 
-def commands() -> list[str]:
-    lines = "".join(blocks("README.md", "bash")).splitlines()
-    return [line for line in lines if not line.startswith("pip install")]  # .ci/run installs
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_commands_of_the_readme_run(command):
+def commands(*, flwr: bool) -> list[str]:
+    """The commands in all documents, but for pip's, which .ci/run runs, by whether flwr's."""
+    lines = [
+        line for name in DOCUMENTS for block in blocks(name, "bash") for line in block.splitlines()
+    ]
+    return [
+        line
+        for line in dict.fromkeys(lines)
+        if not line.startswith("pip install") and line.startswith("flwr") == flwr
+    ]
+
+
+@pytest.mark.parametrize("command", commands(flwr=False))
+def test_the_commands_of_the_documents_run(command):
     assert run("bash", "-c", command)
+
+
+def test_the_flwr_commands_of_the_documents_run(tmp_path):
+    """In a simulation of our own: as written they would leave a SuperLink running."""
+    with Simulation(tmp_path / "simulation", nodes=12) as engine:
+        for command in commands(flwr=True):
+            words = shlex.split(command)
+            assert words[:2] == ["flwr", "run"]
+            given = re.sub(r" (?=[a-z-]+=)", "\n", words[words.index("-c") + 1])
+            config = tomllib.loads(given) | {"num-server-rounds": 2, "nodes": 12}
+            assert "round 2/2" in engine.run(ROOT / words[2], config=config)
 
 
 def test_the_own_loop_example_is_short_and_learns():

@@ -9,6 +9,7 @@ stuck half-way cannot hold up.
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
 import time
@@ -29,6 +30,12 @@ POLL = 0.2
 """Seconds between two looks at replies that are not there yet."""
 STUCK = 2.0
 """After so many seconds inside one pull, another thread looks after the other replies."""
+SKEW = 10.0
+"""Seconds by which this clock and the SuperLink's may differ.
+
+A task is not delivered later than that after its deadline: a node that comes back would else
+first work off rounds that are over, and miss the one that is not.
+"""
 
 
 class GridEngine:
@@ -84,9 +91,12 @@ class GridEngine:
             record = task_record(assignment, vectors, self._manifest)
             messages.append(self._message(record, client, MessageType.TRAIN, task.round))
             clients.append(client)
-        ids = self._grid.push_messages(messages)
+        pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
         del messages, vectors
-        pending = dict(zip(ids, clients, strict=True))
+        pending = {message_id: client for message_id, client in pushed if message_id}
+        for message_id, client in pushed:
+            if not message_id:
+                yield Failure(client=client, reason="not sent")
         end = None if self._deadline is None else began + self._deadline
         with _Pull(self._grid, list(pending), end) as replies:
             for message in replies:
@@ -148,7 +158,7 @@ class GridEngine:
                 self.clients = max(self.clients, clients)
 
     def _message(self, record: RecordDict, client: int, kind: str, round: int) -> Message:
-        ttl = None if self._deadline is None else 2 * self._deadline + 60
+        ttl = None if self._deadline is None else self._deadline + SKEW
         return Message(record, self._node_of[client], kind, ttl=ttl, group_id=str(round + 1))
 
 
@@ -175,7 +185,8 @@ class _Pull:
             now = time.monotonic()
             if self._end is not None and now >= self._end:
                 return
-            if self._since and all(now - since > STUCK for since in self._since.values()):
+            since = list(self._since.values())  # a copy: the threads come and go
+            if since and all(now - began > STUCK for began in since):
                 self._start()
             try:
                 found = self._found.get(timeout=POLL)
@@ -207,7 +218,9 @@ class _Pull:
             except Exception as error:  # the loop in the main thread raises it
                 messages = []
                 self._hand_over(error)
-            self._since[number] = time.monotonic()
+            # Not stuck: it waits for the loop in the main thread, or for replies to be there.
+            # Another thread would only hold one more reply.
+            self._since[number] = math.inf
             if messages:
                 looked = 0
                 self._hand_over(messages.pop())

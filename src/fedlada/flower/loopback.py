@@ -21,7 +21,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -143,10 +143,12 @@ class Deployment:
         *,
         config: Mapping[str, Value] | None = None,
         timeout: float = 300.0,
+        show: Callable[[str], None] | None = None,
     ) -> str:
         """Run the app to its end with `flwr run --stream` and return what that printed.
 
-        `config` replaces values of the app's `[tool.flwr.app.config]`. A run that does not
+        `config` replaces values of the app's `[tool.flwr.app.config]`. Each line is given to
+        `show`, such as `print`, when it comes. A run that does not
         complete, or not within `timeout` seconds, is stopped and raises DeploymentError.
         """
         name = self._number("run")
@@ -158,7 +160,7 @@ class Deployment:
             overrides.write_text(tomli_w.dumps(dict(config)))
             command += ["--run-config", str(overrides)]
         process = self._spawn(name, command, home="cli")
-        code = process.finish(timeout)
+        code = process.finish(timeout, show)
         output = process.output()
         run_id = re.search(r"Successfully started run (\d+)", output)
         if code is None:

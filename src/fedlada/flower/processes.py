@@ -63,10 +63,25 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
-    def finish(self, timeout: float) -> int | None:
-        """Wait for its exit code as `wait` does, then kill what is left, whatever happens."""
+    def finish(self, timeout: float, show: Callable[[str], None] | None = None) -> int | None:
+        """Wait for its exit code as `wait` does, then kill what is left, whatever happens.
+
+        What it writes is given to `show`, line by line, as it comes.
+        """
+        deadline, shown = time.monotonic() + timeout, 0
         try:
-            return self.wait(timeout)
+            while True:
+                code = self.wait(min(0.5, timeout) if show else timeout)
+                if show:
+                    lines = self.output().splitlines(keepends=True)
+                    whole = [
+                        line for line in lines[shown:] if line.endswith("\n") or code is not None
+                    ]
+                    for line in whole:
+                        show(line.rstrip())
+                    shown += len(whole)
+                if code is not None or time.monotonic() >= deadline:
+                    return code
         finally:
             self.kill()
 

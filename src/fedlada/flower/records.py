@@ -185,7 +185,8 @@ def read_reply(content: RecordDict, manifest: Manifest) -> Reply:
     """What the server received."""
     header: Any = content[HEADER]
     vectors, metrics = content[VECTORS], content[METRICS]
-    assert isinstance(vectors, ArrayRecord)
+    if not (isinstance(vectors, ArrayRecord) and isinstance(metrics, MetricRecord)):
+        raise TypeError("a reply's vectors and metrics must be an ArrayRecord and a MetricRecord")
     return Reply(
         client=header["client"],
         round=header["round"],
