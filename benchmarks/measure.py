@@ -58,10 +58,18 @@ def paired(numerator: list[float], denominator: list[float]) -> float:
 
 
 def finish(
-    options: argparse.Namespace, figures: dict[str, float], *, goal: float, what: str
+    options: argparse.Namespace,
+    figures: dict[str, float],
+    *,
+    goal: float | dict[str, float],
+    what: str,
 ) -> None:
-    """Print the figures beside the goal as the last line; exit as ``--check`` asks."""
-    held = all(figure <= goal for figure in figures.values())
+    """Print the figures beside the goal as the last line; exit as ``--check`` asks.
+
+    ``goal`` is one for all figures, or by name for those that have one.
+    """
+    goals = goal if isinstance(goal, dict) else dict.fromkeys(figures, goal)
+    held = all(figures[name] <= most for name, most in goals.items())
     if options.save:
         row = {
             "command": " ".join(["python", *sys.argv[:1]]),
@@ -73,5 +81,6 @@ def finish(
         with options.save.open("a") as file:
             file.write(json.dumps(row) + "\n")
     shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
-    print(f"{what}: {shown}; goal at most {goal} {'holds' if held else 'MISSED'}")
+    most = ", ".join(f"{g} ({n})" for n, g in goal.items()) if isinstance(goal, dict) else goal
+    print(f"{what}: {shown}; goal at most {most} {'holds' if held else 'MISSED'}")
     sys.exit(1 if options.check and not held else 0)

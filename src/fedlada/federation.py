@@ -53,6 +53,7 @@ class RoundRecord:
     bytes_down: int
     bytes_up: int
     seconds: float
+    """What the round took, evaluation not included."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Clients without a usable reply, counted by reason."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -131,6 +132,7 @@ def federate(
         engine.commit(state.round, accepted if applied else [])
         state.round += 1
         state.updates += applied
+        seconds = time.perf_counter() - began
         metrics = {name.removeprefix("metric:"): value for name, value in scalars.items()}
         if evaluate is not None:
             metrics |= evaluate(s, state.round)
@@ -143,7 +145,7 @@ def federate(
             steps=steps,
             bytes_down=task.vectors.nbytes() * len(cohort),
             bytes_up=bytes_up,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
             failures=dict(failures),
             metrics=metrics,
         )

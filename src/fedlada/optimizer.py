@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -13,6 +14,11 @@ from torch.optim.optimizer import ParamsT
 from .algorithms import LocalRule, Part, Vector, Vectors, rebuild, require
 
 __all__ = ["FederatedOptimizer"]
+
+# Torch wraps these two so that torch.compile leaves them alone, which imports its compiler: more
+# than a CPU second in every process, and on Flower every client of every round is a new one.
+_add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+_zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
 class FederatedOptimizer(torch.optim.Optimizer):
@@ -59,7 +65,11 @@ class FederatedOptimizer(torch.optim.Optimizer):
             "a federated optimizer takes its groups when it is made: what a round federates is"
             " agreed with the server; freeze or unfreeze parameters before the run",
         )
-        super().add_param_group(param_group)
+        _add_param_group(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters."""
+        _zero_grad(self, set_to_none)
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -241,8 +241,10 @@ def test_lost_client_state_is_detected():
     assert (record.accepted, record.failures) == (CLIENTS - 1, {"Flower error 2": 1})
 
 
-def test_replies_are_not_piled_up():
-    """At most one reply waits while another is folded, however many are ready."""
+@pytest.mark.parametrize("stuck", [2.0, 0.1])
+def test_replies_are_not_piled_up(monkeypatch, stuck):
+    """At most two wait while another is folded, however many are ready and slow the fold is."""
+    monkeypatch.setattr("fedlada.flower.grid.STUCK", stuck)
     grid = memory_grid()
     alive = []
 

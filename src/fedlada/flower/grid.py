@@ -27,9 +27,13 @@ from .records import HEADER, Assignment, Manifest, pack, read_reply, task_record
 __all__ = ["GridEngine"]
 
 POLL = 0.2
-"""Seconds between two looks at replies that are not there yet."""
+"""Seconds between two looks at replies that are not there yet, at most."""
+QUICK = 0.01
+"""And at least; in between, a tenth of the time since the last reply came."""
 STUCK = 2.0
 """After so many seconds inside one pull, another thread looks after the other replies."""
+THREADS = 16
+"""At most so many pulls, stuck ones included, at a time."""
 SKEW = 10.0
 """Seconds by which this clock and the SuperLink's may differ.
 
@@ -88,8 +92,14 @@ class GridEngine:
                 buffers=self._buffers,
                 last=self._last.get(client, -1),
             )
-            record = task_record(assignment, vectors, self._manifest)
-            messages.append(self._message(record, client, MessageType.TRAIN, task.round))
+            messages.append(
+                self._message(
+                    task_record(assignment, vectors, self._manifest),
+                    client,
+                    MessageType.TRAIN,
+                    task.round,
+                )
+            )
             clients.append(client)
         pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
         del messages, vectors
@@ -186,7 +196,8 @@ class _Pull:
             if self._end is not None and now >= self._end:
                 return
             since = list(self._since.values())  # a copy: the threads come and go
-            if since and all(now - began > STUCK for began in since):
+            stuck = all(now - began > STUCK for began in since)
+            if self._waiting and 0 < len(since) < THREADS and stuck:
                 self._start()
             try:
                 found = self._found.get(timeout=POLL)
@@ -206,7 +217,7 @@ class _Pull:
         threading.Thread(target=self._work, args=(number,), daemon=True).start()
 
     def _work(self, number: int) -> None:
-        looked = 0
+        looked, last = 0, time.monotonic()
         while not self._closed.is_set():
             try:
                 message_id = self._waiting.popleft()
@@ -222,14 +233,14 @@ class _Pull:
             # Another thread would only hold one more reply.
             self._since[number] = math.inf
             if messages:
-                looked = 0
                 self._hand_over(messages.pop())
+                looked, last = 0, time.monotonic()
                 continue
             self._waiting.append(message_id)
             looked += 1
             if looked >= len(self._waiting):
                 looked = 0
-                self._closed.wait(POLL)
+                self._closed.wait(min(POLL, max(QUICK, (time.monotonic() - last) / 10)))
         self._since.pop(number, None)
 
     def _hand_over(self, found: Message | Exception) -> None:

@@ -1,0 +1,81 @@
+"""One ServerApp that gives each a round in turn and times it."""
+
+import json
+import time
+from collections.abc import Callable
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedlada import FixedSize, ServerState, federate
+from fedlada.algorithms import Vector, algorithm
+from fedlada.flower.grid import GridEngine
+from fedlada.flower.records import Manifest
+from rounds.task import model
+
+OURS = ("fedavg", "fedlada")
+
+app = ServerApp()
+
+Play = Callable[[], dict[str, float]]
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    nodes = int(context.run_config["nodes"])
+    plays = {name: ours(grid, name, nodes) for name in OURS} | {"flower": flowers(grid, nodes)}
+    names = list(plays)
+    for _ in range(int(context.run_config["turns"])):
+        found = {}
+        for name in names:
+            began = time.monotonic()
+            more = plays[name]()
+            found[name] = {"seconds": time.monotonic() - began} | more
+        with open(str(context.run_config["results"]), "a") as file:
+            file.write(json.dumps(found) + "\n")
+        # A node looks for work at fixed intervals, so a round can suffer from the one before it.
+        names = names[1:] + names[:1]
+
+
+def ours(grid: Grid, name: str, nodes: int) -> Play:
+    """Rounds of one federation; its nodes are found before the first is timed."""
+    chosen, own = algorithm(name), model()
+    engine = GridEngine(
+        grid,
+        Manifest.of(own, "refuse"),
+        algorithm=json.dumps([name, {}]),
+        up=chosen.up,
+        nodes=nodes,
+        wait=120,
+    )
+    state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
+    rounds = federate(chosen, engine, state, rounds=10**6, sampling=FixedSize(nodes))
+
+    def play() -> dict[str, float]:
+        record = next(rounds)
+        if record.accepted != nodes:
+            raise RuntimeError(f"{record.accepted} of {nodes} replies to {name}: {record.failures}")
+        return {
+            "train": record.metrics["train"],
+            "down": record.bytes_down / nodes,
+            "up": record.bytes_up / nodes,
+        }
+
+    return play
+
+
+def flowers(grid: Grid, nodes: int) -> Play:
+    """Rounds of Flower's own strategy, each going on from the model of the last."""
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=nodes)
+    arrays = ArrayRecord(model().state_dict())
+
+    def play() -> dict[str, float]:
+        nonlocal arrays
+        size = sum(array.numpy().nbytes for array in arrays.values())
+        result = strategy.start(grid, arrays, num_rounds=1)
+        arrays = result.arrays
+        train = result.train_metrics_clientapp[1]["train"]
+        return {"train": float(train), "down": size, "up": size}
+
+    return play
