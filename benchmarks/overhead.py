@@ -22,7 +22,7 @@ from fedlada.sampling import seed_of
 GOAL = 1.03
 CLIENTS, COHORT, STEPS, BATCH = 20, 10, 10, 50
 MODELS: dict[str, type[nn.Module]] = {"LeNet": LeNet, "ResNet-18-GN": ResNet18}
-COPIES, ROUNDS = {"LeNet": 12, "ResNet-18-GN": 4}, {"LeNet": 5, "ResNet-18-GN": 2}
+COPIES, ROUNDS = {"LeNet": 12, "ResNet-18-GN": 1}, {"LeNet": 5, "ResNet-18-GN": 3}
 
 
 def generated_clients() -> list[ClientData]:

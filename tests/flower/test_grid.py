@@ -244,7 +244,7 @@ def test_lost_client_state_is_detected():
 @pytest.mark.parametrize("stuck", [2.0, 0.1])
 def test_replies_are_not_piled_up(monkeypatch, stuck):
     """At most two wait while another is folded, however many are ready and slow the fold is."""
-    monkeypatch.setattr("fedlada.flower.grid.STUCK", stuck)
+    monkeypatch.setattr("fedlada.flower.pull.STUCK", stuck)
     grid = memory_grid()
     alive = []
 

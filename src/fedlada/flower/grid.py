@@ -8,12 +8,7 @@ stuck half-way cannot hold up.
 
 from __future__ import annotations
 
-import itertools
-import math
-import queue
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -22,18 +17,11 @@ from flwr.serverapp import Grid
 from ..algorithms import require
 from ..parameters import BufferPolicy
 from ..protocol import Failure, Reply, Task
+from .pull import POLL, Pull
 from .records import HEADER, Assignment, Manifest, pack, read_reply, task_record
 
 __all__ = ["GridEngine"]
 
-POLL = 0.2
-"""Seconds between two looks at replies that are not there yet, at most."""
-QUICK = 0.01
-"""And at least; in between, a tenth of the time since the last reply came."""
-STUCK = 2.0
-"""After so many seconds inside one pull, another thread looks after the other replies."""
-THREADS = 16
-"""At most so many pulls, stuck ones included, at a time."""
 SKEW = 10.0
 """Seconds by which this clock and the SuperLink's may differ.
 
@@ -108,7 +96,7 @@ class GridEngine:
             if not message_id:
                 yield Failure(client=client, reason="not sent")
         end = None if self._deadline is None else began + self._deadline
-        with _Pull(self._grid, list(pending), end) as replies:
+        with Pull(self._grid, list(pending), end) as replies:
             for message in replies:
                 client = pending.pop(message.metadata.reply_to_message_id)
                 yield self._read(message, client, task.round)
@@ -157,7 +145,7 @@ class GridEngine:
             [Message(RecordDict(), node, MessageType.QUERY, group_id="fedlada") for node in new]
         )
         nodes = dict(zip(ids, new, strict=True))
-        with _Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
+        with Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
             for message in replies:
                 if message.has_error():
                     continue
@@ -170,82 +158,3 @@ class GridEngine:
     def _message(self, record: RecordDict, client: int, kind: str, round: int) -> Message:
         ttl = None if self._deadline is None else self._deadline + SKEW
         return Message(record, self._node_of[client], kind, ttl=ttl, group_id=str(round + 1))
-
-
-class _Pull:
-    """Replies to messages, as they come, until all have come or the time is up."""
-
-    def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
-        self._grid, self._left, self._end = grid, len(ids), end
-        self._waiting = deque(ids)
-        self._found: queue.Queue[Message | Exception] = queue.Queue(maxsize=1)
-        self._closed = threading.Event()
-        self._since: dict[int, float] = {}
-        self._numbers = itertools.count()
-
-    def __enter__(self) -> _Pull:
-        self._start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-
-    def __iter__(self) -> Iterator[Message]:
-        while self._left:
-            now = time.monotonic()
-            if self._end is not None and now >= self._end:
-                return
-            since = list(self._since.values())  # a copy: the threads come and go
-            stuck = all(now - began > STUCK for began in since)
-            if self._waiting and 0 < len(since) < THREADS and stuck:
-                self._start()
-            try:
-                found = self._found.get(timeout=POLL)
-            except queue.Empty:
-                continue
-            if isinstance(found, Exception):
-                raise found
-            self._left -= 1
-            yield found
-            del found
-
-    def _start(self) -> None:
-        # A daemon: a pull can hang for minutes on a reply that is stuck half-way, and cannot be
-        # interrupted; neither the round nor the process should wait for it.
-        number = next(self._numbers)
-        self._since[number] = time.monotonic()
-        threading.Thread(target=self._work, args=(number,), daemon=True).start()
-
-    def _work(self, number: int) -> None:
-        looked, last = 0, time.monotonic()
-        while not self._closed.is_set():
-            try:
-                message_id = self._waiting.popleft()
-            except IndexError:  # the rest is with other threads
-                break
-            self._since[number] = time.monotonic()
-            try:
-                messages = list(self._grid.pull_messages([message_id]))
-            except Exception as error:  # the loop in the main thread raises it
-                messages = []
-                self._hand_over(error)
-            # Not stuck: it waits for the loop in the main thread, or for replies to be there.
-            # Another thread would only hold one more reply.
-            self._since[number] = math.inf
-            if messages:
-                self._hand_over(messages.pop())
-                looked, last = 0, time.monotonic()
-                continue
-            self._waiting.append(message_id)
-            looked += 1
-            if looked >= len(self._waiting):
-                looked = 0
-                self._closed.wait(min(POLL, max(QUICK, (time.monotonic() - last) / 10)))
-        self._since.pop(number, None)
-
-    def _hand_over(self, found: Message | Exception) -> None:
-        while not self._closed.is_set():
-            try:
-                return self._found.put(found, timeout=POLL)
-            except queue.Full:
-                continue

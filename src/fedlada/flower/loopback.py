@@ -303,6 +303,8 @@ class Deployment:
         # Flower's own variables come from here alone, not from the shell of whoever calls.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
         environment |= _OFFLINE | self._environment
+        # Every task is a new process, which should not compile this package anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # Flower finds its programs, and the apps find this package, from another directory.
         environment["PATH"] = os.pathsep.join([str(programs), environment.get("PATH", "")])
         if "PYTHONPATH" in environment:
