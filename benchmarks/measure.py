@@ -72,9 +72,10 @@ def finish(
     held = all(figures[name] <= most for name, most in goals.items())
     if options.save:
         row = {
-            "command": " ".join(["python", *sys.argv[:1]]),
+            "command": " ".join(["python", *sys.argv]).partition(" --save")[0],
             "date": time.strftime("%Y-%m-%d"),
             "machine": machine(),
+            "what": what,
             "figures": {name: round(figure, 4) for name, figure in figures.items()},
             "goal": goal,
         }

@@ -20,8 +20,8 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def run(*command: str, where: Path = ROOT) -> str:
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -35,11 +35,19 @@ def test_the_first_example_of_the_readme_passes_40_percent():
 
 
 @pytest.mark.parametrize("program", blocks("README.md", "python")[1:])
-def test_the_other_examples_of_the_readme_run(program):
-    run(sys.executable, "-W", "error", "-c", program)
+def test_the_other_examples_of_the_readme_run(program, tmp_path):
+    run(sys.executable, "-W", "error", "-c", program, where=tmp_path)
 
 
 DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_tests_that_documents_name_exist(document):
+    for path, name in re.findall(
+        r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / document).read_text()
+    ):
+        assert f"def {name}" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
 def commands(*, flwr: bool) -> list[str]:

@@ -1,14 +1,21 @@
-"""What a client keeps becomes its own only when its reply was accepted."""
+"""A client goes on from what it kept when its reply was last accepted, whatever happened since."""
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from fedlada import DiskStore, MemoryStore
 from fedlada.algorithms import Vector, Vectors
+from fedlada.store import NEVER, LostState, needless
+
+RUN = "a"
 
 
 def kept(value: float) -> Vectors:
-    return Vectors(c_i=Vector([torch.full((2,), value), torch.full((1, 3), -value)]))
+    return Vectors(c_i=Vector([torch.full((2,), float(value)), torch.full((1, 3), -float(value))]))
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -18,34 +25,70 @@ def store(request, tmp_path):
 
 def test_nothing_is_kept_for_a_client_that_never_took_part(store):
     assert not store.load(5)
+    assert not store.load(5, (RUN, NEVER))
 
 
-def test_only_accepted_clients_keep_what_they_staged(store):
-    for client in (1, 2):
-        store.stage(client, 0, kept(client))
-    store.commit(0, [1])
-    assert store.load(1).c_i.equal(kept(1).c_i)
-    assert not store.load(2)
-    store.stage(1, 1, kept(9))
-    store.commit(1, [])
-    store.commit(2, [1])
-    assert store.load(1).c_i.equal(kept(1).c_i), "a dropped reply leaves the old vectors"
+def test_a_client_goes_on_from_its_last_accepted_reply(store):
+    store.stage(1, (RUN, 0), kept(1))
+    store.stage(1, (RUN, 4), kept(4))  # that reply was lost
+    store.settle(1, (RUN, 0), epoch=5)
+    assert store.load(1, (RUN, 0)).c_i.equal(kept(1).c_i)
+    with pytest.raises(LostState, match=r"round 4 last, and of that run .* rounds: 0"):
+        store.load(1, (RUN, 4))
 
 
-def test_what_was_staged_in_another_round_is_not_committed(store):
-    store.stage(1, 0, kept(1))
-    store.commit(1, [1])
+def test_a_client_of_which_nothing_was_accepted_starts_with_nothing(store):
+    store.stage(1, (RUN, 0), kept(1))
+    store.settle(1, (RUN, NEVER), epoch=1)
+    assert not store.load(1, (RUN, NEVER))
     assert not store.load(1)
-    assert store.round(1) == -1
 
 
-def test_the_round_is_kept_with_the_vectors(store):
-    store.stage(1, 4, kept(1))
-    store.commit(4, [1])
-    assert store.round(1) == 4
+def test_another_run_neither_uses_nor_loses_what_a_run_left(store):
+    store.stage(1, ("b", 3), kept(3))
+    with pytest.raises(LostState, match="rounds: none"):
+        store.load(1, (RUN, 3))
+    store.settle(1, (RUN, NEVER), epoch=0)
+    assert not store.load(1, (RUN, NEVER))
+    assert store.load(1, ("b", 3)).c_i.equal(kept(3).c_i)
 
 
-def test_what_is_staged_on_disk_waits_for_its_commit_in_a_new_process(tmp_path):
-    DiskStore(tmp_path).stage(1, 0, kept(1))
-    DiskStore(tmp_path).commit(0, [1])
-    assert DiskStore(tmp_path).load(1).c_i.equal(kept(1).c_i)
+def test_what_a_run_left_on_disk_is_forgotten_in_time(tmp_path: Path):
+    store = DiskStore(tmp_path)
+    store.stage(1, ("b", 3), kept(3))
+    store.stage(1, ("c", 3), kept(3))
+    os.utime(tmp_path / "1" / "b-3.pt", (0, 0))
+    store.settle(1, (RUN, NEVER), epoch=0)
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["c-3.pt"]
+
+
+def test_what_is_on_disk_is_there_in_a_new_process(tmp_path: Path):
+    DiskStore(tmp_path).stage(1, (RUN, 0), kept(1))
+    assert DiskStore(tmp_path).load(1, (RUN, 0)).c_i.equal(kept(1).c_i)
+
+
+def test_a_file_half_written_is_not_there(tmp_path: Path):
+    store = DiskStore(tmp_path)
+    store.stage(1, (RUN, 0), kept(1))
+    (tmp_path / "1" / f"{RUN}-1.part").write_bytes(b"half")
+    assert store.load(1).c_i.equal(kept(1).c_i)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.booleans()), max_size=30))
+@settings(max_examples=300, deadline=None)
+def test_every_version_a_resumed_run_asks_for_is_there(events):
+    """A client in a run that is checkpointed, killed and resumed at random."""
+    versions: set[tuple[str, int]] = set()
+    round, last, saved = 0, NEVER, [(0, NEVER)]
+    for accepted, back, checkpoint in events:
+        if back and len(saved) > 1:  # killed; the newest checkpoints may be damaged
+            del saved[-min(back, len(saved) - 1) :]
+            round, last = saved[-1]
+        versions -= set(needless(versions, (RUN, last), saved[0][0]))
+        assert last == NEVER or (RUN, last) in versions, "the client has what the server names"
+        assert len(versions) <= 2 + round - saved[0][0], "and little else"
+        versions.add((RUN, round))
+        last = round if accepted else last
+        round += 1
+        if checkpoint:
+            saved = [*saved, (round, last)][-2:]

@@ -2,33 +2,41 @@
 
 from .aggregation import Mean
 from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
+from .checkpoint import Checkpoint, CheckpointError, Checkpoints, export
 from .client import LocalRound
-from .federation import RoundRecord, ServerState, federate
+from .federation import ServerState, federate
+from .guard import Guard
 from .local import InProcess
 from .optimizer import FederatedOptimizer
-from .protocol import Engine, Failure, Reply, Task
+from .protocol import Engine, Failure, Rejection, Reply, Task
+from .rounds import RoundRecord
 from .sampling import Bernoulli, FixedSize
 from .simulation import Simulation, simulate
 from .store import DiskStore, MemoryStore
 from .training import Evaluation, LocalTraining
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Bernoulli",
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
     "DiskStore",
     "Engine",
     "Evaluation",
     "Failure",
     "FederatedOptimizer",
     "FixedSize",
+    "Guard",
     "InProcess",
     "LocalRound",
     "LocalTraining",
     "Mean",
     "MemoryStore",
+    "Rejection",
     "Reply",
     "RoundRecord",
     "ServerState",
@@ -37,6 +45,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "compose",
+    "export",
     "federate",
     "simulate",
 ]

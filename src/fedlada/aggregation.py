@@ -21,11 +21,9 @@ import torch
 from torch import Tensor
 
 from .algorithms import Vector, Vectors, require
+from .algorithms.vectors import BLOCK
 
 __all__ = ["Mean"]
-
-BLOCK = 32_768
-"""Elements summed at a time: few enough to stay in a core's cache."""
 
 
 class Mean:

@@ -1,8 +1,9 @@
-"""The command line: ``fedlada algorithms``."""
+"""The command ``fedlada``: ``algorithms`` here, with torch alone; all others in ``experiment``."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from .algorithms import ALGORITHMS, Algorithm
@@ -12,28 +13,37 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the ``fedlada`` command."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["algorithms"]:
+        algorithms(words[1:])
+        return
+    try:
+        from .experiment.commands import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("fedlada"):
+            raise
+        sys.exit(
+            f"fedlada: this needs {error.name}, which is not installed: run"
+            ' pip install "fedlada[experiment]". Without it there is only fedlada algorithms.'
+        )
+    run(words)
+
+
+def algorithms(words: Sequence[str]) -> None:
+    """``fedlada algorithms``."""
     parser = argparse.ArgumentParser(
-        prog="fedlada",
-        description="Federated optimizers for PyTorch.",
-        epilog="example: fedlada algorithms --parameters 11181642",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    algorithms = commands.add_parser(
-        "algorithms",
-        help="list the algorithms with what they send",
+        prog="fedlada algorithms",
         description="List the algorithms, what they are made of and what they send per client.",
         epilog="example: fedlada algorithms --parameters 11181642   (a ResNet-18)",
     )
-    algorithms.add_argument(
+    parser.add_argument(
         "--parameters",
         type=int,
         default=52_202,
         metavar="N",
         help="size of the model, for the bytes (default: LeNet's %(default)s, in float32)",
     )
-    chosen = parser.parse_args(arguments)
-    print(algorithms_table(chosen.parameters))
+    print(algorithms_table(parser.parse_args(words).parameters))
 
 
 def algorithms_table(parameters: int) -> str:
@@ -65,3 +75,7 @@ def composition(algorithm: Algorithm) -> str:
     """``Amend(AMSGrad) + Averaging``."""
     names = [type(part).__name__ for part in algorithm.part.chain()]
     return f"{'('.join(names)}{')' * (len(names) - 1)} + {type(algorithm.server).__name__}"
+
+
+if __name__ == "__main__":
+    main()

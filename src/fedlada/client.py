@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,9 +16,9 @@ from .optimizer import FederatedOptimizer
 from .parameters import BufferPolicy, federated_buffers, federated_parameters
 from .protocol import Reply, Task
 from .sampling import seed_of
-from .store import Store
+from .store import NEVER, Store
 
-__all__ = ["LocalRound", "Train", "seeded", "train_client"]
+__all__ = ["LocalRound", "Train", "keeps", "recall", "seeded", "train_client"]
 
 D = TypeVar("D", bound=Sized)
 
@@ -43,6 +44,7 @@ class LocalRound:
     ) -> None:
         self.kept = kept or Vectors()
         self.lr = task.lr
+        self._began = time.perf_counter()
         self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
         self._parameters = list(federated_parameters(model).values())
         self._buffers = federated_buffers(model, buffers)
@@ -103,7 +105,9 @@ class LocalRound:
             examples=examples,
             steps=optimizer.steps,
             lr_steps=optimizer.lr_steps,
-            metrics=metrics or {},
+            nonce=self._task.nonce,
+            seconds=time.perf_counter() - self._began,
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
         )
 
 
@@ -119,14 +123,30 @@ def train_client(
     buffers: BufferPolicy = "refuse",
 ) -> Reply:
     """A client's whole part in a round: load what it keeps, train, stage what it will keep."""
-    kept = store.load(client)
+    kept = recall(store, algorithm, task, client=client, buffers=buffers)
     local = LocalRound(algorithm, model, task, client=client, kept=kept, buffers=buffers)
     with seeded(task, client):
         metrics = train(model, data, local.optimizer())
     reply = local.finish(examples=len(data), metrics=metrics)
     if local.kept:
-        store.stage(client, task.round, local.kept)
+        store.stage(client, (task.run, task.round), local.kept)
     return reply
+
+
+def keeps(algorithm: Algorithm, buffers: BufferPolicy) -> bool:
+    """Whether clients keep anything between rounds."""
+    return bool(algorithm.kept) or buffers == "local"
+
+
+def recall(
+    store: Store, algorithm: Algorithm, task: Task, *, client: int, buffers: BufferPolicy
+) -> Vectors:
+    """What the client kept when its reply was last accepted."""
+    if not keeps(algorithm, buffers):
+        return Vectors()
+    version = (task.run, task.last.get(client, NEVER))
+    store.settle(client, version, task.epoch)
+    return store.load(client, version)
 
 
 @contextmanager

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import secrets
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from .aggregation import Mean
 from .algorithms import Algorithm, Round, Vector, Vectors, require
+from .guard import Admission, Admitted, Guard, History, Weighting
 from .protocol import Engine, Failure, Reply, Task
+from .rounds import Aggregator, Clock, RoundRecord, Tally
 from .sampling import Sampler
 
-__all__ = ["RoundRecord", "ServerState", "Weighting", "federate"]
-
-Weighting = Literal["uniform", "examples"]
+__all__ = ["ServerState", "federate"]
 
 
 @dataclass
@@ -27,6 +28,14 @@ class ServerState:
     """Rounds done."""
     updates: int = 0
     """Rounds that changed the model."""
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    """The run's name, the same before and after it is resumed."""
+    last: dict[int, int] = field(default_factory=dict)
+    """The round of the last accepted reply of each client, if clients keep vectors."""
+    history: History = field(default_factory=dict)
+    """What the guard has seen of late."""
+    epoch: int | None = None
+    """The earliest round the run can be resumed from; None if it cannot."""
 
     @classmethod
     def new(cls, algorithm: Algorithm, x: Vector, buffers: Vector | None = None) -> ServerState:
@@ -35,29 +44,6 @@ class ServerState:
         if buffers is not None:
             state.vectors.buffers = buffers
         return state
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What happened in one round."""
-
-    round: int
-    """Counted from 1: after this record so many rounds are done."""
-    lr: float
-    cohort: tuple[int, ...]
-    accepted: int
-    applied: bool
-    """Whether the model changed: enough replies were accepted."""
-    steps: float
-    """Mean number of local steps."""
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    """What the round took, evaluation not included."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """Clients without a usable reply, counted by reason."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Means of what the clients reported, and what ``evaluate`` found."""
 
 
 def federate(
@@ -72,16 +58,19 @@ def federate(
     weighting: Weighting = "uniform",
     target: int | None = None,
     minimum: int = 1,
+    guard: Guard | None = Guard(),  # noqa: B008
+    aggregator: Callable[[], Aggregator] = Mean,
     evaluate: Callable[[Vectors, int], Mapping[str, float]] | None = None,
+    save: Callable[[ServerState, RoundRecord], None] | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until ``state.round`` is ``rounds``, yielding a record after each.
 
     A round closes as soon as ``target`` replies are accepted (sample more clients than that to
     be independent of the slowest) and is abandoned, with the vectors unchanged, if it ends with
-    fewer than ``minimum``.
+    fewer than ``minimum``.  Every reply passes the ``guard``; None lets in whatever comes.
 
-    ``state`` is renewed in place before its record is yielded, so it can be saved between two
-    records and the run continued from it.
+    ``state`` is renewed in place; ``save(state, record)`` is called once it is, before any client
+    is told that its reply was accepted, so a run continued from what was saved is the same run.
     """
     require(
         weighting in get_args(Weighting),
@@ -93,67 +82,103 @@ def federate(
         f"target is {target} and minimum is {minimum}; a round cannot close below its minimum",
     )
     require(0 < lr_decay <= 1, f"lr_decay is {lr_decay}; it must be above 0 and at most 1")
+    trouble = Counter[str]()
     while state.round < rounds:
-        began = time.perf_counter()
+        clock = Clock()
         s = state.vectors
+        cohort = sampling.cohort(seed, state.round, engine.clients)
         task = Task(
             round=state.round,
             seed=seed,
             lr=algorithm.lr(state.round, decay=lr_decay),
             vectors=s.only((*algorithm.down, *(name for name in ("buffers",) if name in s))),
+            nonce=secrets.token_hex(8),
+            run=state.run,
+            last={client: state.last[client] for client in cohort if client in state.last},
+            epoch=state.round if state.epoch is None else state.epoch,
         )
-        cohort = sampling.cohort(seed, state.round, engine.clients)
-        mean, accepted, failures, bytes_up = Mean(), list[int](), Counter[str](), 0
-        for reply in engine.exchange(task, cohort):
-            if isinstance(reply, Failure):
-                failures[reply.reason] += 1
-                continue
-            mean.fold(
-                reply.vectors,
-                weight=1 if weighting == "uniform" else reply.examples,
-                scalars=_scalars(reply),
-            )
-            bytes_up += reply.vectors.nbytes()
-            accepted.append(reply.client)
-            if len(accepted) == target:
+        tally, replies = Tally(aggregator()), clock.waiting(engine.exchange(task, cohort))
+        admission = guard and Admission(
+            guard,
+            algorithm,
+            task,
+            cohort,
+            history=state.history,
+            weighting=weighting,
+            hold=target,
+        )
+        for reply in admission.of(replies) if admission else _unguarded(replies, weighting):
+            tally.add(reply)
+            if len(tally.accepted) == target:
                 break
-        applied = len(accepted) >= minimum
-        scalars = mean.scalars() if accepted else {"steps": 0.0, "lr_steps": 0.0}
-        steps, lr_steps = scalars.pop("steps"), scalars.pop("lr_steps")
+        applied = len(tally.accepted) >= minimum
+        scalars = tally.total.scalars() if tally.accepted else {"steps": 0.0, "lr_steps": 0.0}
+        distances: tuple[float, float] | tuple[None, None] = None, None
         if applied:
             r = Round(
-                steps=steps,
-                lr_steps=lr_steps,
-                accepted=len(accepted),
+                steps=scalars["steps"],
+                lr_steps=scalars["lr_steps"],
+                accepted=len(tally.accepted),
                 clients=engine.clients,
                 updates=state.updates,
             )
-            _serve(algorithm, s, mean.vectors(), r)
-        engine.commit(state.round, accepted if applied else [])
+            x, mean = s.x, tally.total.vectors()
+            _serve(algorithm, s, mean, r)
+            if isinstance(tally.total, Mean):
+                distances = tally.distances(x - s.x, mean.delta)
+            if admission:
+                state.history = admission.remembered()
+            if engine.keeps:
+                state.last |= dict.fromkeys(tally.accepted, state.round)
         state.round += 1
         state.updates += applied
-        seconds = time.perf_counter() - began
-        metrics = {name.removeprefix("metric:"): value for name, value in scalars.items()}
+        trouble.update(
+            tally.rejected + Counter({f"limited {n}": c for n, c in tally.limited.items()})
+        )
+        seconds, own = clock.read()
+        metrics, spread = tally.metrics()
         if evaluate is not None:
-            metrics |= evaluate(s, state.round)
-        yield RoundRecord(
+            metrics |= {n: float(value) for n, value in evaluate(s, state.round).items()}
+        record = RoundRecord(
             round=state.round,
             lr=task.lr,
             cohort=tuple(cohort),
-            accepted=len(accepted),
+            accepted=len(tally.accepted),
             applied=applied,
-            steps=steps,
+            steps=scalars["steps"],
             bytes_down=task.vectors.nbytes() * len(cohort),
-            bytes_up=bytes_up,
+            bytes_up=tally.bytes_up,
             seconds=seconds,
-            failures=dict(failures),
+            local_seconds=tally.local_seconds,
+            server_seconds=own,
+            drift=distances[0],
+            consistency=distances[1],
+            failures=dict(tally.failures),
+            rejected=dict(tally.rejected),
+            limited=dict(tally.limited),
             metrics=metrics,
+            spread=spread,
+        )
+        if save is not None:
+            save(state, record)
+        engine.commit(task, tally.accepted if applied else [])
+        yield record
+    if trouble:
+        warnings.warn(
+            f"the guard stepped in, over {rounds} rounds: "
+            + ", ".join(f"{reason} {count}x" for reason, count in trouble.most_common()),
+            stacklevel=2,
         )
 
 
-def _scalars(reply: Reply) -> dict[str, float]:
-    metrics = {f"metric:{name}": value for name, value in reply.metrics.items()}
-    return {"steps": reply.steps, "lr_steps": reply.lr_steps} | metrics
+def _unguarded(
+    replies: Iterable[Reply | Failure], weighting: Weighting
+) -> Iterator[Admitted | Failure]:
+    for reply in replies:
+        if isinstance(reply, Failure):
+            yield reply
+        else:
+            yield Admitted(reply=reply, weight=1 if weighting == "uniform" else reply.examples)
 
 
 def _serve(algorithm: Algorithm, s: Vectors, mean: Vectors, r: Round) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from torch import nn
 
 from .algorithms import Algorithm
-from .client import D, Train, train_client
+from .client import D, Train, keeps, train_client
 from .parameters import BufferPolicy
 from .protocol import Reply, Task
 from .store import MemoryStore, Store
@@ -38,7 +38,7 @@ class InProcess(Generic[D]):
         store: Store | None = None,
         buffers: BufferPolicy = "refuse",
     ) -> None:
-        self.clients = len(data)
+        self.clients, self.keeps = len(data), keeps(algorithm, buffers)
         self._algorithm, self._model, self._data, self._train = algorithm, model, data, train
         self._store = store if store is not None else MemoryStore()
         self._buffers: BufferPolicy = buffers
@@ -57,6 +57,8 @@ class InProcess(Generic[D]):
                 buffers=self._buffers,
             )
 
-    def commit(self, round: int, clients: Sequence[int]) -> None:
+    def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Keep what these clients computed for themselves."""
-        self._store.commit(round, clients)
+        if self.keeps:
+            for client in clients:
+                self._store.settle(client, (task.run, task.round), task.epoch)

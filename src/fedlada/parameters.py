@@ -9,7 +9,7 @@ from torch import nn
 
 from .algorithms import Vector, require
 
-__all__ = ["BufferPolicy", "federated_buffers", "federated_parameters"]
+__all__ = ["BufferPolicy", "federated_buffers", "federated_names", "federated_parameters"]
 
 BufferPolicy = Literal["refuse", "average", "local"]
 
@@ -60,3 +60,10 @@ def federated_buffers(model: nn.Module, policy: BufferPolicy) -> Vector:
         " BatchNorm by GroupNorm",
     )
     return Vector(found.values())
+
+
+def federated_names(model: nn.Module, policy: BufferPolicy) -> dict[str, list[str]]:
+    """The ``state_dict`` names of the federated ``parameters`` and ``buffers``, in their order."""
+    by_identity = {id(b): name for name, b in model.named_buffers()}
+    buffers = [by_identity[id(b)] for b in federated_buffers(model, policy)]
+    return {"parameters": list(federated_parameters(model)), "buffers": buffers}

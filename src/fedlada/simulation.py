@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, cast
 
-import torch
 from torch import nn
 
-from .algorithms import Algorithm, Vector, Vectors, algorithm as by_name
-from .client import D, Train
-from .federation import RoundRecord, ServerState, Weighting, federate
+from .aggregation import Mean
+from .algorithms import Algorithm, algorithm as by_name
+from .checkpoint import Checkpoints
+from .client import D, Train, keeps
+from .federation import ServerState, federate
+from .guard import Guard, Weighting
 from .local import ClientDatasets, InProcess
-from .parameters import BufferPolicy, federated_buffers, federated_parameters
+from .parameters import BufferPolicy
+from .rounds import Aggregator, RoundRecord
 from .sampling import FixedSize, Sampler
-from .store import Store
+from .server import Evaluate, Server
+from .store import DiskStore, Store
 from .training import LocalTraining
 
 __all__ = ["Simulation", "simulate"]
@@ -24,12 +29,12 @@ __all__ = ["Simulation", "simulate"]
 class Simulation(Generic[D]):
     """A running federation: iterate over it to run it."""
 
-    def __init__(
-        self, records: Iterator[RoundRecord], state: ServerState, load: Callable[[], nn.Module]
-    ) -> None:
-        self.state = state
+    def __init__(self, records: Iterator[RoundRecord], server: Server) -> None:
+        self.state = server.state
         """The server's state after the last record; pass it to :func:`simulate` to go on."""
-        self._records, self._load = records, load
+        self.resumed = server.resumed
+        """The record of the last round that was done before, if the run goes on from one."""
+        self._records, self._server = records, server
 
     def __iter__(self) -> Iterator[RoundRecord]:
         return self._records
@@ -41,7 +46,7 @@ class Simulation(Generic[D]):
     @property
     def model(self) -> nn.Module:
         """The model with the server's parameters of now."""
-        return self._load()
+        return self._server.model()
 
 
 def simulate(
@@ -55,11 +60,15 @@ def simulate(
     seed: int = 0,
     lr_decay: float = 0.998,
     weighting: Weighting = "uniform",
-    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
     buffers: BufferPolicy = "refuse",
     store: Store | None = None,
     state: ServerState | None = None,
+    guard: Guard | None = Guard(),  # noqa: B008
+    aggregator: Callable[[], Aggregator] = Mean,
+    checkpoints: Checkpoints | str | Path | None = None,
+    config: Mapping[str, object] | None = None,
 ) -> Simulation[D]:
     """Train ``model`` over the clients in ``data``, in this process.
 
@@ -69,46 +78,52 @@ def simulate(
     ``seed``; ``model`` itself is not touched.  With the ``state`` (and ``store``) of an earlier
     run it goes on from there until ``rounds`` are done in all.
 
+    With a directory for ``checkpoints`` a run that was killed at any moment is continued by
+    calling the same again, and ends in the same bits.  What else makes the run what it is, such
+    as how the data were split, belongs into ``config``: a directory refuses a run of another.
+
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
     ...     print(record.round, record.metrics)
     """
     chosen = by_name(algorithm)
     working = copy.deepcopy(model)
-    parameters = Vector(p.detach() for p in federated_parameters(working).values())
-    own_buffers = federated_buffers(working, buffers)
-    if state is None:
-        averaged = own_buffers.clone() if buffers == "average" else None
-        state = ServerState.new(chosen, parameters.clone(), averaged)
-    initial_buffers = own_buffers.clone()
-
-    @torch.no_grad()
-    def load() -> nn.Module:
-        parameters.copy_(state.vectors.x)
-        own_buffers.copy_(state.vectors.get("buffers", initial_buffers))
-        return working
-
-    def metrics(_: Vectors, round: int) -> Mapping[str, float]:
-        due = evaluate is not None and (round % evaluate_every == 0 or round == rounds)
-        return evaluate(load()) if due and evaluate is not None else {}
-
-    engine = InProcess(
-        chosen,
+    sampler = sampling if sampling is not None else FixedSize(min(10, len(data)))
+    training = train if train is not None else cast(Train[D], LocalTraining())
+    saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
+    server = Server(
         working,
-        data,
-        train if train is not None else cast(Train[D], LocalTraining()),
-        store=store,
+        chosen,
+        rounds=rounds,
         buffers=buffers,
+        state=state,
+        checkpoints=saving,
+        config={
+            "clients": len(data),
+            "train": training,
+            "sampling": sampler,
+            "seed": seed,
+            "lr_decay": lr_decay,
+            "weighting": weighting,
+            "guard": guard,
+            "aggregator": aggregator,
+            **(config or {}),
+        },
     )
+    if store is None and saving is not None and keeps(chosen, buffers):
+        store = DiskStore(saving.clients)
     records = federate(
         chosen,
-        engine,
-        state,
+        InProcess(chosen, working, data, training, store=store, buffers=buffers),
+        server.state,
         rounds=rounds,
-        sampling=sampling if sampling is not None else FixedSize(min(10, len(data))),
+        sampling=sampler,
         seed=seed,
         lr_decay=lr_decay,
         weighting=weighting,
-        evaluate=metrics,
+        guard=guard,
+        aggregator=aggregator,
+        evaluate=server.evaluation(evaluate, evaluate_every),
+        save=server.save,
     )
-    return Simulation(records, state, load)
+    return Simulation(records, server)

@@ -1,96 +1,159 @@
 """Where the vectors live that a client keeps between rounds (SCAFFOLD's c_i, FedDyn's h_i).
 
-What a client computes in a round is *staged*; only when the server has accepted its reply is it
-committed.  So the server's c and the clients' c_i can never drift apart over a lost reply.
+What a client computes in a round is *staged* under that round's number.  With its next task the
+server names the round of its last accepted reply, and that version is the one to go on from: so
+the server's c and the clients' c_i can never drift apart over a lost reply.  Older versions stay
+as long as a checkpoint may still ask for them, so a resumed run finds every client as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from .algorithms import Vector, Vectors
+from .files import write
 
-__all__ = ["DiskStore", "MemoryStore", "Store"]
+__all__ = [
+    "NEVER",
+    "DiskStore",
+    "LostState",
+    "MemoryStore",
+    "Store",
+    "Version",
+    "choose",
+    "needless",
+]
+
+NEVER = -1
+"""The last accepted round of a client that never took part."""
+
+FORGET = 30 * 24 * 3600.0
+"""Seconds after which what a client kept on disk in another run is forgotten."""
+
+Version = tuple[str, int]
+"""The run and the round in which a client's vectors were computed."""
+
+
+class LostState(ValueError):
+    """A client no longer has the vectors the server believes it keeps."""
 
 
 class Store(Protocol):
     """Client vectors by client number; nothing is held for a client that never took part."""
 
-    def load(self, client: int) -> Vectors:
-        """What the client keeps; empty if it never took part."""
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        """What the client kept in that round of that run; nothing at all in round ``NEVER``.
+
+        Without a version, the newest there is.
+        """
         ...
 
-    def round(self, client: int) -> int:
-        """The round in which it was computed; -1 if the client never took part."""
-        ...
-
-    def stage(self, client: int, round: int, kept: Vectors) -> None:
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
         """Remember what the client will keep if its reply of this round is accepted."""
         ...
 
-    def commit(self, round: int, clients: Sequence[int]) -> None:
-        """Make what these clients staged in this round theirs, and forget all else staged."""
+    def settle(self, client: int, version: Version, epoch: int) -> None:
+        """This was its last accepted reply, and the run can start again from ``epoch`` on.
+
+        All that no task will ask for is forgotten.
+        """
         ...
+
+
+def needless(versions: Collection[Version], last: Version, epoch: int) -> list[Version]:
+    """The versions of this run that nobody will ask for; other runs may yet be resumed.
+
+    Later ones were not accepted, or belong to a future that was lost.  Of the earlier ones a
+    run that starts again from round ``epoch`` asks for the newest before it, and one that starts
+    from a later checkpoint for one since then.
+    """
+    run, round = last
+    own = [r for name, r in versions if name == run]
+    before = [r for r in own if r < epoch and r <= round]
+    needed = {r for r in own if epoch <= r <= round} | {max(before, default=NEVER)}
+    return [(run, r) for r in own if r not in needed]
 
 
 class MemoryStore:
     """Client vectors in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[int, Vectors]] = {}
-        self._staged: dict[int, tuple[int, Vectors]] = {}
+        self._held: dict[int, dict[Version, Vectors]] = {}
 
-    def load(self, client: int) -> Vectors:
-        return self._kept[client][1] if client in self._kept else Vectors()
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        held = self._held.get(client, {})
+        found = choose(client, held, version)
+        return held[found] if found is not None else Vectors()
 
-    def round(self, client: int) -> int:
-        return self._kept[client][0] if client in self._kept else -1
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        self._held.setdefault(client, {})[version] = kept
 
-    def stage(self, client: int, round: int, kept: Vectors) -> None:
-        self._staged[client] = (round, kept)
-
-    def commit(self, round: int, clients: Sequence[int]) -> None:
-        for client in clients:
-            if client in self._staged and self._staged[client][0] == round:
-                self._kept[client] = self._staged[client]
-        self._staged.clear()
+    def settle(self, client: int, version: Version, epoch: int) -> None:
+        held = self._held.get(client, {})
+        for old in needless(held, version, epoch):
+            del held[old]
 
 
 class DiskStore:
-    """Client vectors as one file per client that took part, replaced atomically."""
+    """Client vectors as files, a directory for each client that took part."""
 
     def __init__(self, directory: str | Path) -> None:
-        self._kept, self._staged = Path(directory) / "kept", Path(directory) / "staged"
-        for made in (self._kept, self._staged):
-            made.mkdir(parents=True, exist_ok=True)
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
 
-    def load(self, client: int) -> Vectors:
-        content = self._read(client)
-        return Vectors((name, Vector(tensors)) for name, tensors in content["vectors"].items())
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        found = choose(client, self._versions(client), version)
+        if found is None:
+            return Vectors()
+        vectors = torch.load(self._path(client, found), weights_only=True)
+        return Vectors((name, Vector(tensors)) for name, tensors in vectors.items())
 
-    def round(self, client: int) -> int:
-        return int(self._read(client)["round"])
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        path = self._path(client, version)
+        path.parent.mkdir(exist_ok=True)
+        content = io.BytesIO()
+        torch.save({name: [t.cpu() for t in vector] for name, vector in kept.items()}, content)
+        write(path, content.getvalue())
 
-    def stage(self, client: int, round: int, kept: Vectors) -> None:
-        vectors = {name: [t.cpu() for t in vector] for name, vector in kept.items()}
-        written = self._staged / f"{client}.part"
-        torch.save({"round": round, "vectors": vectors}, written)
-        written.replace(self._staged / f"{client}-{round}.pt")
+    def settle(self, client: int, version: Version, epoch: int) -> None:
+        versions = self._versions(client)
+        forgotten = needless(versions, version, epoch)
+        forgotten += [v for v in versions if v[0] != version[0] and self._age(client, v) > FORGET]
+        for old in forgotten:
+            self._path(client, old).unlink()
 
-    def commit(self, round: int, clients: Sequence[int]) -> None:
-        for client in clients:
-            if (staged := self._staged / f"{client}-{round}.pt").exists():
-                staged.replace(self._kept / f"{client}.pt")
-        for left in self._staged.iterdir():
-            left.unlink()
+    def _versions(self, client: int) -> list[Version]:
+        names = [path.stem.rpartition("-") for path in self._client(client).glob("*-*.pt")]
+        return [(run, int(round)) for run, _, round in names]
 
-    def _read(self, client: int) -> dict[str, Any]:
-        path = self._kept / f"{client}.pt"
-        if not path.exists():
-            return {"round": -1, "vectors": {}}
-        content: dict[str, Any] = torch.load(path, weights_only=True)
-        return content
+    def _age(self, client: int, version: Version) -> float:
+        return time.time() - self._path(client, version).stat().st_mtime
+
+    def _client(self, client: int) -> Path:
+        return self._directory / str(client)
+
+    def _path(self, client: int, version: Version) -> Path:
+        run, round = version
+        return self._client(client) / f"{run}-{round}.pt"
+
+
+def choose(client: int, versions: Collection[Version], version: Version | None) -> Version | None:
+    """The version to load; None for nothing."""
+    if version is None:
+        return max(versions, key=lambda v: v[1], default=None)
+    if version[1] == NEVER:
+        return None
+    if version not in versions:
+        have = ", ".join(str(r) for run, r in sorted(versions) if run == version[0]) or "none"
+        raise LostState(
+            f"the server accepted client {client}'s reply of round {version[1]} last, and of that"
+            f" run the client has the vectors of rounds: {have}. They were lost or are old; they"
+            " must be kept where they survive a restart"
+        )
+    return version

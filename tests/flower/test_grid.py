@@ -92,7 +92,7 @@ def test_client_vectors_on_disk_are_those_of_the_in_process_engine(tmp_path):
     grid = memory_grid(node_config={"state-directory": str(tmp_path)})
     _, state = run_server(grid, config("scaffold"), model)
     assert same(state, in_process("scaffold")[0])
-    assert {path.name for path in tmp_path.iterdir()} <= {f"client-{i}" for i in range(CLIENTS)}
+    assert {path.name for path in tmp_path.iterdir()} <= {str(i) for i in range(CLIENTS)}
 
 
 def engine(grid: Unreliable, name: str = "fedavg", **settings) -> tuple[GridEngine, ServerState]:
@@ -106,7 +106,7 @@ def engine(grid: Unreliable, name: str = "fedavg", **settings) -> tuple[GridEngi
         grid,
         Manifest.of(own, "refuse"),
         algorithm=f'["{name}", {{}}]',
-        up=fedlada.algorithm(name).up,
+        keeps=bool(fedlada.algorithm(name).kept),
         **settings,
     )
     return found, state
@@ -191,8 +191,56 @@ def test_failures_are_counted_by_reason():
     grid.contexts[1003].node_config.clear()  # its ClientApp raises from now on
     record = one_round(found, state)
     assert record.accepted == 1
-    malformed, other, failed = "malformed reply", "reply to another task", "Flower error 2"
-    assert record.failures == {malformed: 3, other: 1, failed: 1}
+    assert record.failures == {"Flower error 2": 1}
+    assert record.rejected == {
+        "wrong type or shape of a vector": 1,
+        "wrong records": 1,
+        "wrong vectors": 1,
+        "reply to another task": 1,
+    }
+
+
+def test_a_reply_that_flower_itself_cannot_read_costs_that_reply_alone():
+    grid = memory_grid()
+    found, state = engine(grid)
+    whole, broken = grid.pull_messages, []
+
+    def pull(ids):
+        messages = list(whole(ids))
+        for message in messages:
+            if message.metadata.src_node_id == 1003:
+                broken.append(message)
+                raise KeyError("an object of this message is not what its name says")
+        return messages
+
+    grid.pull_messages = pull
+    record = one_round(found, state)
+    assert broken
+    assert record.accepted == CLIENTS - 1
+    assert record.rejected == {"cannot be read": 1}
+
+
+def test_a_grid_that_is_gone_ends_the_run():
+    grid = memory_grid()
+    found, state = engine(grid)
+
+    def gone(*_):
+        raise ConnectionError("nobody listens")
+
+    grid.pull_messages = grid.get_node_ids = gone
+    with pytest.raises(ConnectionError, match="nobody listens"):
+        one_round(found, state)
+
+
+def test_no_node_takes_the_place_of_one_that_is_there():
+    grid = memory_grid()
+    grid.offline = {4}
+    found, state = engine(grid, nodes=5, wait=5)
+    grid.contexts[1004].node_config["partition-id"] = 2  # 1002 is that client
+    grid.offline = set()
+    record = one_round(found, state)
+    assert found._node_of[2] == 1002
+    assert record.failures == {"not connected": 1}
 
 
 def test_a_node_that_comes_later_joins_and_one_that_never_came_is_counted():
@@ -224,10 +272,8 @@ def test_scaffold_c_stays_the_mean_of_c_i_when_replies_are_lost(tmp_path):
     grid.misbehave.clear()
     one_round(found, state, "scaffold")
     one_round(found, state, "scaffold")
-    stores = [fedlada.DiskStore(tmp_path / f"client-{i}") for i in range(CLIENTS)]
-    for i, store in enumerate(stores):
-        store.commit(3, [i])
-    c_i = [torch.cat([t.flatten() for t in s.load(i).c_i]) for i, s in enumerate(stores)]
+    store = fedlada.DiskStore(tmp_path)
+    c_i = [torch.cat([t.flatten() for t in store.load(i).c_i]) for i in range(CLIENTS)]
     c = torch.cat([t.flatten() for t in state.vectors.c])
     torch.testing.assert_close(c, torch.stack(c_i).mean(0), rtol=1e-5, atol=1e-6)
 

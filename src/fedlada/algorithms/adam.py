@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class Adam(LocalRule):
 
     down = ("v",)
     up = ("v_i",)
+    moments: ClassVar = {"v_i": "v"}
 
     lr: float = 1e-3
     weight_decay: float = 1e-2
@@ -100,6 +102,8 @@ class AMSGrad(Adam):
     """AMSGrad on the client: Adam whose second moment never falls within a round."""
 
     up = ("v_hat",)
+    moments: ClassVar = {"v_hat": "v"}
+    rising = ("v_hat",)
 
     def begin(self, c: Vectors) -> None:
         super().begin(c)

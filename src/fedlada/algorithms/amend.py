@@ -50,6 +50,9 @@ class Amend(Correction):
         self.inner.step(c, g, lr * self.alpha)
         c.y.add_(c.g_a, alpha=-lr * (1 - self.alpha))
 
+    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
+        return down.g_a * (lr_steps * (1 - self.alpha))
+
     def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
         super().serve(s, mean, r)
         s.g_a = mean.delta / r.lr_steps

@@ -11,7 +11,7 @@ gradient at ``y``, ``delta = x - y`` a descent displacement (the server subtract
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -54,6 +54,11 @@ class Part:
     """Vectors each client keeps between rounds; they start at zero."""
     held: ClassVar[Names] = ()
     """Vectors only the server keeps."""
+    moments: ClassVar[Mapping[str, str]] = {}
+    """Of the ``up`` vectors those that are second moments, each with the ``down`` vector it
+    started from: a guard measures how far they rose rather than how long they are."""
+    rising: ClassVar[Names] = ()
+    """Of these, the ones that never fall within a round."""
 
     def chain(self) -> Iterator[Part]:
         """This part and the parts inside it, outermost first."""
@@ -77,6 +82,13 @@ class Part:
 
     def end(self, c: Vectors, r: Round) -> None:
         """Client, end of the round: fill the ``up`` and ``kept`` vectors."""
+
+    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
+        """The delta of a client without any gradient, as far as the server can tell; None for 0.
+
+        What a reply adds to it is news, and that is what a guard measures.
+        """
+        return None
 
     def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
         """Server, end of the round: renew the ``down`` and ``held`` vectors."""
@@ -129,6 +141,9 @@ class Correction(Part):
 
     def end(self, c: Vectors, r: Round) -> None:
         self.inner.end(c, r)
+
+    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
+        return self.inner.coasting(down, lr_steps)
 
     def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
         self.inner.serve(s, mean, r)

@@ -7,12 +7,16 @@ that an algorithm can be read as it is written in a paper: ``c.y.add_(c.g_a, alp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["Vector", "Vectors"]
+__all__ = ["BLOCK", "Vector", "Vectors"]
+
+BLOCK = 32_768
+"""Elements looked at a time where that is quicker: few enough to stay in a core's cache."""
 
 
 class Vector:
@@ -70,6 +74,30 @@ class Vector:
     def clamp_min(self, bound: float) -> Vector:
         """Elementwise maximum with a number."""
         return Vector(torch._foreach_clamp_min(self.tensors, bound))
+
+    def dot(self, other: Vector) -> float:
+        """The inner product."""
+        pairs = zip(self.tensors, other.tensors, strict=True)
+        return math.fsum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in pairs)
+
+    def norm(self) -> float:
+        """The Euclidean length; not finite if, and only if, an element is not."""
+        length = math.hypot(*(float(torch.linalg.vector_norm(t)) for t in self.tensors))
+        if math.isfinite(length):
+            return length
+        # The squares of huge float32 numbers overflow; float64 is far slower here.
+        wide = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in self.tensors]
+        return math.hypot(*(float(part) for part in wide))
+
+    def distance(self, other: Vector) -> float:
+        """The norm of the difference, block by block: nothing as large as a vector is made."""
+        parts = []
+        for t, u in zip(self.tensors, other.tensors, strict=True):
+            blocks = zip(
+                torch.split(t.reshape(-1), BLOCK), torch.split(u.reshape(-1), BLOCK), strict=True
+            )
+            parts += [Vector([a - b]).norm() for a, b in blocks]
+        return math.hypot(*parts)
 
     def clone(self) -> Vector:
         """A copy that shares no memory."""

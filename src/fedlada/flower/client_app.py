@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from ..algorithms import Algorithm, Vectors, algorithm as by_name, require
-from ..client import D, LocalRound, Train, seeded, train_client
-from ..store import DiskStore, Store
+from ..client import D, LocalRound, Train, recall, seeded, train_client
+from ..store import DiskStore, Store, Version, choose, needless
 from .records import HEADER, Assignment, Manifest, pack, read_task, reply_record, unpack
 
 __all__ = ["ClientRound", "answer_query", "client_app", "training"]
 
 STATE_DIRECTORY = "state-directory"
 """The key of a node's config that says where its clients' vectors are kept on disk."""
+
+KEPT = "fedlada.kept."
 
 
 def client_app(
@@ -36,9 +37,8 @@ def client_app(
 
     @app.train()
     def reply(message: Message, context: Context) -> Message:
-        own = model()
-        assignment, manifest = read_task(message.content, own)
-        client = client_number(context)
+        own, client = model(), client_number(context)
+        assignment, manifest = read_task(message.content, own, client=client)
         result = train_client(
             agreed(assignment, context),
             own,
@@ -46,7 +46,7 @@ def client_app(
             client=client,
             data=data(context),
             train=train,
-            store=settled(assignment, manifest, context),
+            store=client_store(manifest, context),
             buffers=assignment.buffers,
         )
         return Message(reply_record(result), reply_to=message)
@@ -76,23 +76,18 @@ def training(message: Message, context: Context, model: nn.Module) -> Iterator[C
     ...     train(model, loader, local.optimizer())
     >>> return local.reply
     """
-    assignment, manifest = read_task(message.content, model)
     client = client_number(context)
-    store = settled(assignment, manifest, context)
-    local = LocalRound(
-        agreed(assignment, context),
-        model,
-        assignment.task,
-        client=client,
-        kept=store.load(client),
-        buffers=assignment.buffers,
-    )
+    assignment, manifest = read_task(message.content, model, client=client)
+    task, buffers = assignment.task, assignment.buffers
+    algorithm, store = agreed(assignment, context), client_store(manifest, context)
+    kept = recall(store, algorithm, task, client=client, buffers=buffers)
+    local = LocalRound(algorithm, model, task, client=client, kept=kept, buffers=buffers)
     mine = ClientRound(local)
-    with seeded(assignment.task, client):
+    with seeded(task, client):
         yield mine
     reply = local.finish(examples=mine.examples, metrics=mine.metrics)
     if local.kept:
-        store.stage(client, assignment.task.round, local.kept)
+        store.stage(client, (task.run, task.round), local.kept)
     mine.reply = Message(reply_record(reply), reply_to=message)
 
 
@@ -129,43 +124,14 @@ def agreed(assignment: Assignment, context: Context) -> Algorithm:
     return by_name(name, **settings)
 
 
-def settled(assignment: Assignment, manifest: Manifest, context: Context) -> Store:
-    """The client's store, brought to what the server last accepted.
+def client_store(manifest: Manifest, context: Context) -> Store:
+    """Where this node's client keeps its vectors.
 
-    What was staged becomes the client's only if the server names its round; what the server
-    has never accepted, such as the leavings of an earlier run, is not used.
+    The node says where on disk; in a simulation, whose nodes have no config of their own, the
+    run does.
     """
-    client, last = client_number(context), assignment.last
-    store = _store(manifest, context)
-    store.commit(last, [client])
-    needed = bool(agreed(assignment, context).kept) or assignment.buffers == "local"
-    require(
-        not needed or last == -1 or store.round(client) == last,
-        f"client {client} keeps vectors of round {store.round(client)} and the server accepted"
-        f" round {last} last: they were lost or are old. Give the SuperNode a"
-        f" {STATE_DIRECTORY} in its --node-config that survives a restart",
-    )
-    return _Fresh(store) if last == -1 else store
-
-
-def _store(manifest: Manifest, context: Context) -> Store:
-    directory = context.node_config.get(STATE_DIRECTORY)
-    if directory is None:
-        return ContextStore(context, manifest)
-    return DiskStore(Path(str(directory)) / f"client-{client_number(context)}")
-
-
-class _Fresh:
-    """A store as it looks to a client that was never accepted."""
-
-    def __init__(self, store: Store) -> None:
-        self.stage, self.commit = store.stage, store.commit
-
-    def load(self, client: int) -> Vectors:
-        return Vectors()
-
-    def round(self, client: int) -> int:
-        return -1
+    directory = context.node_config.get(STATE_DIRECTORY) or context.run_config.get(STATE_DIRECTORY)
+    return DiskStore(str(directory)) if directory else ContextStore(context, manifest)
 
 
 class ContextStore:
@@ -174,25 +140,27 @@ class ContextStore:
     def __init__(self, context: Context, manifest: Manifest) -> None:
         self._state, self._manifest = context.state, manifest
 
-    def load(self, client: int) -> Vectors:
-        kept = self._state.get("fedlada.kept")
-        return unpack(kept, self._manifest) if isinstance(kept, ArrayRecord) else Vectors()
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        found = choose(client, self._versions(), version)
+        if found is None:
+            return Vectors()
+        kept = self._state[_key(found)]
+        assert isinstance(kept, ArrayRecord)
+        return unpack(kept, self._manifest)
 
-    def round(self, client: int) -> int:
-        return self._number("fedlada.kept.round")
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        self._state[_key(version)] = pack(kept)
 
-    def stage(self, client: int, round: int, kept: Vectors) -> None:
-        self._state["fedlada.staged"] = pack(kept)
-        self._state["fedlada.staged.round"] = ConfigRecord({"round": round})
+    def settle(self, client: int, version: Version, epoch: int) -> None:
+        for old in needless(self._versions(), version, epoch):
+            del self._state[_key(old)]
 
-    def commit(self, round: int, clients: object) -> None:
-        if self._number("fedlada.staged.round") == round >= 0:
-            self._state["fedlada.kept"] = self._state["fedlada.staged"]
-            self._state["fedlada.kept.round"] = self._state["fedlada.staged.round"]
-        for name in ("fedlada.staged", "fedlada.staged.round"):
-            if name in self._state:
-                del self._state[name]
+    def _versions(self) -> list[Version]:
+        names = [
+            key.removeprefix(KEPT).rpartition("-") for key in self._state if key.startswith(KEPT)
+        ]
+        return [(run, int(round)) for run, _, round in names]
 
-    def _number(self, name: str) -> int:
-        record = self._state.get(name)
-        return int(record["round"]) if isinstance(record, ConfigRecord) else -1  # type: ignore[arg-type]
+
+def _key(version: Version) -> str:
+    return f"{KEPT}{version[0]}-{version[1]}"

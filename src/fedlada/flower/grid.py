@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from ..algorithms import require
 from ..parameters import BufferPolicy
-from ..protocol import Failure, Reply, Task
-from .pull import POLL, Pull
-from .records import HEADER, Assignment, Manifest, pack, read_reply, task_record
+from ..protocol import Failure, Rejection, Reply, Task
+from .packing import MalformedReply, Manifest
+from .pull import POLL, Pull, Unreadable
+from .records import Assignment, pack, read_identity, read_reply, task_record
 
 __all__ = ["GridEngine"]
 
@@ -39,7 +40,7 @@ class GridEngine:
         manifest: Manifest,
         *,
         algorithm: str,
-        up: Sequence[str],
+        keeps: bool = False,
         buffers: BufferPolicy = "refuse",
         deadline: float | None = None,
         wait: float = 60.0,
@@ -47,8 +48,8 @@ class GridEngine:
     ) -> None:
         """Find the nodes: at least ``nodes`` of them within ``wait`` seconds.
 
-        ``algorithm`` is its name and settings, as JSON, for the clients; ``up`` names the
-        vectors a reply must have.
+        ``algorithm`` is its name and settings, as JSON, for the clients; ``keeps`` says whether
+        they keep vectors between rounds.
         """
         require(
             deadline is None or deadline > 0,
@@ -57,10 +58,8 @@ class GridEngine:
         self._grid, self._manifest, self._algorithm = grid, manifest, algorithm
         self._buffers: BufferPolicy = buffers
         self._deadline = deadline
-        self._up = {*up, "buffers"} if buffers == "average" else set(up)
         self._node_of: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        self.clients = 0
+        self.clients, self.keeps = 0, keeps
         self._find(nodes, wait)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
@@ -69,28 +68,17 @@ class GridEngine:
         if any(client not in self._node_of for client in cohort):
             self._ask_new_nodes(wait=5.0)
         vectors = pack(task.vectors)
+        assignment = Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
         messages, clients = [], []
         for client in cohort:
             if client not in self._node_of:
                 yield Failure(client=client, reason="not connected")
                 continue
-            assignment = Assignment(
-                task=task,
-                algorithm=self._algorithm,
-                buffers=self._buffers,
-                last=self._last.get(client, -1),
-            )
-            messages.append(
-                self._message(
-                    task_record(assignment, vectors, self._manifest),
-                    client,
-                    MessageType.TRAIN,
-                    task.round,
-                )
-            )
+            record = task_record(assignment, vectors, self._manifest, client=client)
+            messages.append(self._message(record, client, MessageType.TRAIN, task.round))
             clients.append(client)
         pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
-        del messages, vectors
+        del messages, vectors, assignment
         pending = {message_id: client for message_id, client in pushed if message_id}
         for message_id, client in pushed:
             if not message_id:
@@ -98,27 +86,28 @@ class GridEngine:
         end = None if self._deadline is None else began + self._deadline
         with Pull(self._grid, list(pending), end) as replies:
             for message in replies:
+                if isinstance(message, Unreadable):
+                    client = pending.pop(message.message_id)
+                    yield Rejection(client=client, reason="cannot be read")
+                    continue
                 client = pending.pop(message.metadata.reply_to_message_id)
-                yield self._read(message, client, task.round)
+                yield self._read(message, client)
                 del message
         for client in pending.values():
             yield Failure(client=client, reason="deadline")
 
-    def commit(self, round: int, clients: Sequence[int]) -> None:
-        """Remember whose replies were accepted; each is told with its next task."""
-        self._last.update(dict.fromkeys(clients, round))
+    def commit(self, task: Task, clients: Sequence[int]) -> None:
+        """Nothing to do: each client is told with its next task."""
 
-    def _read(self, message: Message, client: int, round: int) -> Reply | Failure:
+    def _read(self, message: Message, client: int) -> Reply | Failure:
         if message.has_error():
             return Failure(client=client, reason=f"Flower error {message.error.code}")
         try:
             reply = read_reply(message.content, self._manifest)
-        except (KeyError, TypeError, ValueError):
-            return Failure(client=client, reason="malformed reply")
-        if set(reply.vectors) != self._up:
-            return Failure(client=client, reason="malformed reply")
-        if (reply.client, reply.round) != (client, round):
-            return Failure(client=client, reason="reply to another task")
+        except MalformedReply as error:
+            return Rejection(client=client, reason=str(error))
+        if reply.client != client:
+            return Rejection(client=client, reason="reply for another client")
         return reply
 
     def _find(self, nodes: int, wait: float) -> None:
@@ -137,8 +126,9 @@ class GridEngine:
 
     def _ask_new_nodes(self, wait: float) -> None:
         """Ask nodes not seen before which client they are."""
+        there = list(self._grid.get_node_ids())
         known = set(self._node_of.values())
-        new = [node for node in self._grid.get_node_ids() if node not in known]
+        new = [node for node in there if node not in known]
         if not new:
             return
         ids = self._grid.push_messages(
@@ -147,11 +137,14 @@ class GridEngine:
         nodes = dict(zip(ids, new, strict=True))
         with Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
             for message in replies:
-                if message.has_error():
+                if isinstance(message, Unreadable) or message.has_error():
                     continue
-                header = message.content[HEADER]
-                assert isinstance(header, ConfigRecord)
-                client, clients = int(header["client"]), int(header["clients"])  # type: ignore[arg-type]
+                try:
+                    client, clients = read_identity(message.content)
+                except MalformedReply:
+                    continue
+                if self._node_of.get(client) in there:  # nobody takes the place of one who is there
+                    continue
                 self._node_of[client] = nodes[message.metadata.reply_to_message_id]
                 self.clients = max(self.clients, clients)
 

@@ -6,24 +6,29 @@ authentication and a database, and SuperNodes with a key each, all on 127.0.0.1:
     with Deployment(directory, nodes=3) as deployment:
         print(deployment.run("my-app", config={"num-server-rounds": 3}))
 
+Its pieces can be killed and started again, to see what an app makes of that.
+
 Everything it writes (keys, Flower homes, database, logs) is in `directory`; everything it starts
-is stopped when the `with` block is left. Flower detaches some of the processes it starts from
-their session, so a process group does not hold them all: each child carries a mark in its
-environment, which its own children inherit, and is found through /proc by that mark.
+is stopped when the `with` block is left, also by an interrupt or a SIGTERM. Flower detaches some
+of the processes it starts from their session, so a process group does not hold them all: each
+child carries a mark in its environment, which its own children inherit, and is found through
+/proc by that mark.
 """
 
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 import tomli_w
@@ -37,9 +42,10 @@ from fedlada.flower.processes import (
     free_port,
     kill_marked,
     log_error,
+    marked,
 )
 
-__all__ = ["CONNECTION", "Deployment", "DeploymentError", "Simulation", "Value"]
+__all__ = ["CONNECTION", "Deployment", "DeploymentError", "Run", "Simulation", "Value"]
 
 Value = bool | int | float | str
 """What a run config or a node config may hold: Flower takes no lists."""
@@ -62,6 +68,53 @@ _OFFLINE = {
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+class Run:
+    """An app that runs: what :meth:`Deployment.begin` gives."""
+
+    def __init__(self, deployment: "Deployment", app_dir: Path | str, process: Process) -> None:
+        self._deployment, self._app_dir, self._process = deployment, app_dir, process
+
+    def output(self) -> str:
+        """What the run has printed so far; a killed ServerApp's last words may be missing."""
+        return self._process.output()
+
+    def running(self) -> bool:
+        """Whether `flwr run` still waits for its end."""
+        return self._process.running()
+
+    def wait(self, *, timeout: float = 300.0, show: Callable[[str], None] | None = None) -> str:
+        """Wait for its end and return what it printed.
+
+        Each line is given to `show`, such as `print`, when it comes. A run that does not
+        complete, or not within `timeout` seconds, is stopped and raises DeploymentError.
+        """
+        process, app_dir = self._process, self._app_dir
+        code = process.finish(timeout, show)
+        output = process.output()
+        run_id = re.search(r"Successfully started run (\d+)", output)
+        if code is None:
+            if run_id is not None:
+                self._deployment.flwr("stop", run_id[1], CONNECTION)
+            raise log_error(f"The app {app_dir} did not end within {timeout:g} s", process)
+        if code != 0 or run_id is None:
+            raise log_error(f"flwr run of {app_dir} failed with exit code {code}", process)
+        # The exit code of `flwr run` is 0 whatever became of the run.
+        listed = self._deployment.flwr(
+            "list", CONNECTION, "--run-id", run_id[1], "--format", "json"
+        )
+        status = json.JSONDecoder().raw_decode(listed, listed.index("{"))[0]["runs"][0]
+        if status["status"] != "finished:completed":
+            raise log_error(
+                f"The run of {app_dir} ended as {status['status']}: {status['status-details']}",
+                process,
+            )
+        return output
+
+    def leave(self) -> None:
+        """Look no longer: `flwr run` is killed, and the run itself is left to its fate."""
+        self._process.kill()
 
 
 class Deployment:
@@ -97,26 +150,39 @@ class Deployment:
         # A relative path: it lands in the SuperLink's own home, which others cannot read.
         self._superlink_options = ["--enable-supernode-auth", "--database", "state.db"]
         self._run_options: list[str] = []
+        self._server_program = "flwr-serverapp"
         self._mark = uuid.uuid4().hex
         self._names: Counter[str] = Counter()
+        self._handles = False
         self._superlink: Process | None = None
         self._supernodes: dict[int, Process] = {}
 
     def __enter__(self) -> Self:
+        # Left to itself, a SIGTERM ends Python at once, and not what Python has started.
+        self._handles = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
+        if self._handles:
+            signal.signal(signal.SIGTERM, _leave)
         try:
             self._start()
         except BaseException:  # an interrupt too must leave nothing running
-            self.stop()
+            self.__exit__()
             raise
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            if self._handles and signal.getsignal(signal.SIGTERM) is _leave:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def stop(self) -> None:
         """Stop everything that was started: ask, wait a little, kill what is left."""
@@ -147,9 +213,14 @@ class Deployment:
     ) -> str:
         """Run the app to its end with `flwr run --stream` and return what that printed.
 
-        `config` replaces values of the app's `[tool.flwr.app.config]`. Each line is given to
-        `show`, such as `print`, when it comes. A run that does not
-        complete, or not within `timeout` seconds, is stopped and raises DeploymentError.
+        `config`, `timeout` and `show` are those of `begin` and of :meth:`Run.wait`.
+        """
+        return self.begin(app_dir, config=config).wait(timeout=timeout, show=show)
+
+    def begin(self, app_dir: Path | str, *, config: Mapping[str, Value] | None = None) -> Run:
+        """Start the app with `flwr run --stream` and do not wait for its end.
+
+        `config` replaces values of the app's `[tool.flwr.app.config]`.
         """
         name = self._number("run")
         command = ["flwr", "run", str(Path(app_dir).resolve()), CONNECTION, "--stream"]
@@ -159,35 +230,31 @@ class Deployment:
             overrides = self.directory / f"{name}.toml"
             overrides.write_text(tomli_w.dumps(dict(config)))
             command += ["--run-config", str(overrides)]
-        process = self._spawn(name, command, home="cli")
-        code = process.finish(timeout, show)
-        output = process.output()
-        run_id = re.search(r"Successfully started run (\d+)", output)
-        if code is None:
-            if run_id is not None:
-                self._flwr("stop", run_id[1], CONNECTION)
-            raise log_error(f"The app {app_dir} did not end within {timeout:g} s", process)
-        if code != 0 or run_id is None:
-            raise log_error(f"flwr run of {app_dir} failed with exit code {code}", process)
-        # The exit code of `flwr run` is 0 whatever became of the run.
-        listed = self._flwr("list", CONNECTION, "--run-id", run_id[1], "--format", "json")
-        status = json.JSONDecoder().raw_decode(listed, listed.index("{"))[0]["runs"][0]
-        if status["status"] != "finished:completed":
-            raise log_error(
-                f"The run of {app_dir} ended as {status['status']}: {status['status-details']}",
-                process,
-            )
-        return output
+        return Run(self, app_dir, self._spawn(name, command, home="cli"))
 
-    def start_node(self, i: int, *, timeout: float = 90.0) -> None:
+    def server_apps(self) -> list[int]:
+        """The processes of the ServerApps that are running."""
+        return list(marked(f"{_MARK}={self._mark}/", self._server_program))
+
+    def kill_server_app(self) -> None:
+        """Kill the ServerApp with SIGKILL, as a crash would.
+
+        Nothing starts it again, but a new run of the same app can go on from its checkpoints at
+        once; the SuperLink takes the old one for running for most of a minute.
+        """
+        if not kill_marked(f"{_MARK}={self._mark}/", self._server_program):
+            raise ValueError("no ServerApp is running")
+
+    def start_node(self, i: int, *, timeout: float = 90.0, through: str | None = None) -> None:
         """Start SuperNode i and wait until the SuperLink has accepted it.
 
         The SuperLink refuses a node that it believes to be online, which it does for up to a
-        minute after a `kill_node`: a refused node is started again until `timeout`.
+        minute after a `kill_node`: a refused node is started again until `timeout`. With
+        `through` the node connects to that address, of a proxy, and not to the SuperLink's.
         """
         deadline = time.monotonic() + timeout
         while True:
-            self._begin_node(i)
+            self._begin_node(i, through)
             try:
                 return _await_online(self._supernodes[i], deadline)
             except DeploymentError:
@@ -205,12 +272,40 @@ class Deployment:
         process.ask()
         process.finish(GRACE)
 
+    def node_runs(self, i: int) -> bool:
+        """Whether SuperNode i was started and has not ended."""
+        return self._index(i) in self._supernodes and self._supernodes[i].running()
+
     def kill_node(self, i: int) -> None:
         """Kill SuperNode i and all of its children with SIGKILL, as a crash would."""
         process = self._supernodes.pop(self._index(i), None)
         if process is None:
             raise ValueError(f"SuperNode {i} is not running")
         process.kill()
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, after `kill_superlink`: same address, same keys, same database."""
+        if self._superlink is not None:
+            raise ValueError("the SuperLink is running already; kill it first")
+        host, port = self.address.split(":")
+        command = ["flower-superlink", "--host", host, "--port", port]
+        command += ["--ssl-ca-certfile", str(self._certificate.authority)]
+        command += ["--ssl-certfile", str(self._certificate.certificate)]
+        command += ["--ssl-keyfile", str(self._certificate.key)]
+        command += self._superlink_options
+        self._superlink = self._spawn("superlink", command, home="superlink")
+        await_ready(self._superlink, self._answers, time.monotonic() + _STARTUP)
+
+    def kill_superlink(self) -> None:
+        """Kill the SuperLink with SIGKILL, as a crash would.
+
+        The ServerApps see that within seconds and end. SuperNodes stay, finish what they compute
+        and ask for the SuperLink again, at most 20 seconds after it is back.
+        """
+        if self._superlink is None:
+            raise ValueError("the SuperLink is not running")
+        self._superlink.crash()
+        self._superlink = None
 
     def try_node(
         self, *, key: Path | None = None, insecure: bool = False, timeout: float = 30.0
@@ -225,6 +320,14 @@ class Deployment:
         process = self._spawn(name, [*command, "--max-retries", "0"], home=name)
         code = process.finish(timeout)
         return code, process.output()
+
+    def flwr(self, *arguments: str) -> str:
+        """Run a command of `flwr`, such as `list`, and return what it printed."""
+        process = self._spawn(self._number("flwr"), ["flwr", *arguments], home="cli")
+        code = process.finish(_STARTUP)
+        if code != 0:
+            raise log_error(f"flwr {' '.join(arguments)} failed with exit code {code}", process)
+        return process.output()
 
     def _start(self) -> None:
         keys = self.directory / "keys"
@@ -246,18 +349,12 @@ class Deployment:
         (home / "config.toml").write_text(
             tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}})
         )
-        superlink = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port)]
-        superlink += ["--ssl-ca-certfile", str(self._certificate.authority)]
-        superlink += ["--ssl-certfile", str(self._certificate.certificate)]
-        superlink += ["--ssl-keyfile", str(self._certificate.key)]
-        superlink += self._superlink_options
-        self._superlink = self._spawn("superlink", superlink, home="superlink")
-        await_ready(self._superlink, self._answers, time.monotonic() + _STARTUP)
+        self.start_superlink()
         self._start_nodes()
 
     def _start_nodes(self) -> None:
         for i in range(self.nodes):
-            self._flwr("supernode", "register", str(self._key(i)) + ".pub", CONNECTION)
+            self.flwr("supernode", "register", str(self._key(i)) + ".pub", CONNECTION)
         deadline = time.monotonic() + _STARTUP
         for i in range(self.nodes):
             self._begin_node(i)
@@ -276,17 +373,19 @@ class Deployment:
         except ConnectionRefusedError:
             return False
 
-    def _begin_node(self, i: int) -> None:
+    def _begin_node(self, i: int, through: str | None = None) -> None:
         if self._index(i) in self._supernodes:
             raise ValueError(f"SuperNode {i} is running already; stop or kill it first")
-        command = self._node_command(key=self._key(i))
+        command = self._node_command(key=self._key(i), through=through)
         config = " ".join(tomli_w.dumps(self._configs[i]).replace(" = ", "=").splitlines())
         self._supernodes[i] = self._spawn(
             f"node-{i}", [*command, "--node-config", config], home=f"node-{i}"
         )
 
-    def _node_command(self, *, key: Path | None, insecure: bool = False) -> list[str]:
-        command = ["flower-supernode", "--superlink", self.address]
+    def _node_command(
+        self, *, key: Path | None, insecure: bool = False, through: str | None = None
+    ) -> list[str]:
+        command = ["flower-supernode", "--superlink", through or self.address]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         if insecure:
             command += ["--insecure"]
@@ -320,13 +419,6 @@ class Deployment:
         arguments = [str(program), *command[1:]]
         return Process(arguments, log=log, environment=environment, directory=working, mark=mark)
 
-    def _flwr(self, *arguments: str) -> str:
-        process = self._spawn(self._number("flwr"), ["flwr", *arguments], home="cli")
-        code = process.finish(_STARTUP)
-        if code != 0:
-            raise log_error(f"flwr {' '.join(arguments)} failed with exit code {code}", process)
-        return process.output()
-
     def _number(self, name: str) -> str:
         self._names[name] += 1
         return f"{name}-{self._names[name]}"
@@ -352,11 +444,16 @@ class Simulation(Deployment):
     ) -> None:
         super().__init__(directory, nodes=nodes, environment=environment)
         self._superlink_options = ["--simulation"]
+        self._server_program = "flwr-simulation"
         options = f"num-supernodes={nodes} client-resources-num-cpus=1"
         self._run_options = ["--federation-config", options]
 
     def _start_nodes(self) -> None:
         """Nodes are virtual: Ray runs them."""
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _await_online(process: Process, deadline: float) -> None:

@@ -10,7 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["DeploymentError", "Process", "await_ready", "free_port", "kill_marked", "log_error"]
+__all__ = [
+    "DeploymentError",
+    "Process",
+    "await_ready",
+    "free_port",
+    "kill_marked",
+    "log_error",
+    "marked",
+]
 
 GRACE = 5.0
 """Seconds between asking a process to stop and killing it."""
@@ -85,6 +93,15 @@ class Process:
         finally:
             self.kill()
 
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def crash(self) -> None:
+        """Kill it alone: what it started must see for itself."""
+        self._process.kill()
+        self._process.wait()
+
     def kill(self) -> None:
         """Kill it with everything it started."""
         self._process.kill()
@@ -114,23 +131,34 @@ def log_error(sentence: str, process: Process) -> DeploymentError:
     return DeploymentError(f"{sentence}. The end of {process.log}:\n{tail}")
 
 
-def kill_marked(mark: str) -> None:
-    """Kill all processes that carry the mark, also those born meanwhile."""
+def kill_marked(mark: str, program: str | None = None) -> list[int]:
+    """Kill all processes that carry the mark, also those born meanwhile, and say which.
+
+    With `program`, such as `flwr-serverapp`, only those that run it.
+    """
     deadline = time.monotonic() + GRACE
-    while found := list(_marked(mark)):
+    killed: dict[int, None] = {}
+    while found := list(marked(mark, program)):
         if time.monotonic() > deadline:
             raise DeploymentError(f"The processes {found} do not end, not even by SIGKILL")
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        killed |= dict.fromkeys(found)
         time.sleep(0.01)
+    return list(killed)
 
 
-def _marked(mark: str) -> Iterator[int]:
+def marked(mark: str, program: str | None = None) -> Iterator[int]:
+    """The processes that carry the mark and, if it is given, run the program."""
     for process in Path("/proc").glob("[0-9]*"):
         # It may end while we look; a process of another user is none of ours.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if f"\0{mark}".encode() in b"\0" + (process / "environ").read_bytes():
+            if f"\0{mark}".encode() not in b"\0" + (process / "environ").read_bytes():
+                continue
+            # The program, or the interpreter and its script.
+            command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")[:2]
+            if program is None or program in (Path(part).name for part in command):
                 yield int(process.name)
 
 

@@ -9,11 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-__all__ = ["POLL", "Pull"]
+__all__ = ["POLL", "Pull", "Unreadable"]
 
 POLL = 0.2
 """Seconds between two looks at replies that are not there yet, at most."""
@@ -25,13 +26,21 @@ THREADS = 16
 """At most so many pulls, stuck ones included, at a time."""
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """A reply that came and that Flower itself cannot read."""
+
+    message_id: str
+    """Of the message it answers."""
+
+
 class Pull:
     """Replies to messages, as they come, until all have come or the time is up."""
 
     def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
         self._grid, self._left, self._end = grid, len(ids), end
         self._waiting = deque(ids)
-        self._found: queue.Queue[Message | Exception] = queue.Queue(maxsize=1)
+        self._found: queue.Queue[Message | Unreadable | Exception] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._since: dict[int, float] = {}
         self._numbers = itertools.count()
@@ -43,7 +52,7 @@ class Pull:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message | Unreadable]:
         while self._left:
             now = time.monotonic()
             if self._end is not None and now >= self._end:
@@ -77,11 +86,14 @@ class Pull:
             except IndexError:  # the rest is with other threads
                 break
             self._since[number] = time.monotonic()
+            messages: list[Message | Unreadable]
             try:
                 messages = list(self._grid.pull_messages([message_id]))
-            except Exception as error:  # the loop in the main thread raises it
-                messages = []
-                self._hand_over(error)
+            except Exception as error:
+                messages = [Unreadable(message_id)]
+                if not self._answers():  # then it is not the reply; the main thread raises it
+                    self._hand_over(error)
+                    break
             # Not stuck: it waits for the loop in the main thread, or for replies to be there.
             # Another thread would only hold one more reply.
             self._since[number] = math.inf
@@ -96,7 +108,15 @@ class Pull:
                 self._closed.wait(min(POLL, max(QUICK, (time.monotonic() - last) / 10)))
         self._since.pop(number, None)
 
-    def _hand_over(self, found: Message | Exception) -> None:
+    def _answers(self) -> bool:
+        """Whether the grid itself is there."""
+        try:
+            self._grid.get_node_ids()
+        except Exception:
+            return False
+        return True
+
+    def _hand_over(self, found: Message | Unreadable | Exception) -> None:
         while not self._closed.is_set():
             try:
                 return self._found.put(found, timeout=POLL)

@@ -1,21 +1,18 @@
-"""What travels, as Flower records: each vector one packed array, beside a manifest.
+"""What travels, as Flower records: packed vectors beside a header of plain values.
 
 Flower makes two objects of every array and one request of every object, so a model sent tensor
-by tensor costs several times the requests.  A packed vector is the bytes of its tensors, end to
-end, as unsigned bytes: any dtype travels, also those numpy does not know.  The manifest gives
-names, dtypes and shapes; both sides derive it from their own model, and it must be the same.
+by tensor costs several times the requests: each vector is one packed array.
+
+What comes may be anything that Flower can carry.  It is read strictly, with exactly the records
+and keys that are written here, and whatever is not so is a :class:`MalformedReply`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
-import numpy as np
-import torch
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     ConfigRecordValues,
@@ -23,84 +20,39 @@ from flwr.app import (
     MetricRecordValues,
     RecordDict,
 )
-from torch import Tensor, nn
+from torch import nn
 
-from ..algorithms import Vector, Vectors, require
-from ..parameters import BufferPolicy, federated_buffers, federated_parameters
+from ..algorithms import Vectors
+from ..parameters import BufferPolicy
 from ..protocol import Reply, Task
+from ..store import NEVER
+from .packing import MalformedReply, Manifest, packed
 
-__all__ = ["Assignment", "Manifest", "read_reply", "read_task", "reply_record", "task_record"]
+__all__ = [
+    "Assignment",
+    "MalformedReply",
+    "Manifest",
+    "read_identity",
+    "read_reply",
+    "read_task",
+    "reply_record",
+    "task_record",
+]
 
 VECTORS, HEADER, METRICS = "fedlada.vectors", "fedlada", "fedlada.metrics"
-DTYPES = {
-    str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+MOST_VECTORS, MOST_METRICS, LONGEST_NAME = 32, 100, 100
+MOST_CLIENTS = 10_000_000
+WIRE = range(-(2**63), 2**64)
+"""The integers that Flower can carry."""
+
+TASK = {
+    *("round", "seed", "lr", "nonce", "run", "last", "epoch"),
+    *("algorithm", "buffers", "manifest"),
 }
-
-Layout = list[tuple[str, str, list[int]]]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Names, dtypes and shapes of the tensors of a vector, for parameters and for buffers."""
-
-    parameters: Layout
-    buffers: Layout
-
-    @classmethod
-    def of(cls, model: nn.Module, buffers: BufferPolicy) -> Manifest:
-        """The manifest of a model."""
-        parameters = federated_parameters(model)
-        found = federated_buffers(model, buffers)
-        by_identity = {id(b): name for name, b in model.named_buffers()}
-        return cls(
-            [_entry(name, p) for name, p in parameters.items()],
-            [_entry(by_identity[id(b)], b) for b in found],
-        )
-
-    def text(self) -> str:
-        """The manifest as it travels."""
-        return json.dumps([self.parameters, self.buffers])
-
-    def check(self, other: str) -> None:
-        """Raise, saying where, unless another side's manifest is this one."""
-        if other == self.text():
-            return
-        for kind, ours, theirs in zip(
-            ("parameters", "buffers"),
-            (self.parameters, self.buffers),
-            json.loads(other),
-            strict=True,
-        ):
-            require(
-                len(ours) == len(theirs),
-                f"the server's model has {len(theirs)} {kind}, this client's has {len(ours)}; both"
-                " must build the same model",
-            )
-            for mine, yours in zip(ours, theirs, strict=True):
-                require(
-                    list(mine) == list(yours),
-                    f"the server's model has {_say(yours)} where this client's has {_say(mine)};"
-                    " both must build the same model",
-                )
-
-    def layout(self, vector: str) -> Layout:
-        """The layout of a vector by its name."""
-        return self.buffers if vector == "buffers" else self.parameters
-
-    def unpack(self, name: str, array: Array) -> Vector:
-        """A packed vector's tensors, sharing the array's memory."""
-        layout = self.layout(name)
-        sizes = [_size(entry) for entry in layout]
-        require(
-            array.dtype == "uint8" and tuple(array.shape) == (sum(sizes),),
-            f"vector {name!r} came as {array.dtype} of shape {tuple(array.shape)}; it must be"
-            f" {sum(sizes):,} packed bytes",
-        )
-        data = torch.from_numpy(array.numpy())
-        return Vector(
-            _tensor(piece, entry)
-            for piece, entry in zip(torch.split(data, sizes), layout, strict=True)
-        )
+REPLY = {"client", "round", "examples", "steps", "lr_steps", "nonce", "seconds"}
+IDENTITY = {"client", "clients"}
+"""The keys of each kind of header."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,28 +63,35 @@ class Assignment:
     algorithm: str
     """The algorithm's name and settings, as JSON."""
     buffers: BufferPolicy
-    last: int
-    """The round of this client's last accepted reply; -1 if there was none."""
 
 
 def pack(vectors: Vectors) -> ArrayRecord:
     """Each vector as one array of bytes."""
-    return ArrayRecord({name: Array(_bytes(vector)) for name, vector in vectors.items()})
+    return ArrayRecord({name: packed(vector) for name, vector in vectors.items()})
 
 
-def unpack(record: ArrayRecord, manifest: Manifest) -> Vectors:
-    """The vectors of a record."""
-    return Vectors((name, manifest.unpack(name, array)) for name, array in record.items())
+def unpack(record: ArrayRecord, manifest: Manifest, *, copy: bool = True) -> Vectors:
+    """The vectors of a record; see :meth:`Manifest.unpack`."""
+    if len(record) > MOST_VECTORS or any(len(name) > LONGEST_NAME for name in record):
+        raise MalformedReply("too many vectors or too long a name")
+    return Vectors(
+        (name, manifest.unpack(name, array, copy=copy)) for name, array in record.items()
+    )
 
 
-def task_record(assignment: Assignment, vectors: ArrayRecord, manifest: Manifest) -> RecordDict:
-    """What the server sends; ``vectors`` is packed once for the whole cohort."""
+def task_record(
+    assignment: Assignment, vectors: ArrayRecord, manifest: Manifest, *, client: int
+) -> RecordDict:
+    """What the server sends to a client; ``vectors`` is packed once for the whole cohort."""
     task = assignment.task
     header: dict[str, ConfigRecordValues] = {
         "round": task.round,
         "seed": task.seed,
         "lr": task.lr,
-        "last": assignment.last,
+        "nonce": task.nonce,
+        "run": task.run,
+        "last": task.last.get(client, NEVER),
+        "epoch": task.epoch,
         "algorithm": assignment.algorithm,
         "buffers": assignment.buffers,
         "manifest": manifest.text(),
@@ -140,26 +99,38 @@ def task_record(assignment: Assignment, vectors: ArrayRecord, manifest: Manifest
     return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
-def read_task(content: RecordDict, model: nn.Module) -> tuple[Assignment, Manifest]:
+def read_task(content: RecordDict, model: nn.Module, *, client: int) -> tuple[Assignment, Manifest]:
     """What a client received, checked against its own model."""
-    header: Any = content[HEADER]
-    manifest = Manifest.of(model, header["buffers"])
-    manifest.check(header["manifest"])
+    try:
+        return _read_task(content, model, client=client)
+    except MalformedReply as wrong:
+        raise ValueError(
+            f"the server's task is not one ({wrong}); both must run the same fedlada"
+        ) from wrong
+
+
+def _read_task(
+    content: RecordDict, model: nn.Module, *, client: int
+) -> tuple[Assignment, Manifest]:
+    header = _Header(content, {VECTORS, HEADER}, TASK)
+    buffers = cast(BufferPolicy, header.text("buffers"))  # the manifest checks that it is one
+    manifest = Manifest.of(model, buffers)
+    manifest.check(header.text("manifest", most=2**30))
     vectors = content[VECTORS]
-    assert isinstance(vectors, ArrayRecord)
+    if not isinstance(vectors, ArrayRecord):
+        raise MalformedReply("wrong records")
     task = Task(
-        round=header["round"],
-        seed=header["seed"],
-        lr=header["lr"],
+        round=header.integer("round"),
+        seed=header.integer("seed"),
+        lr=header.number("lr"),
         vectors=unpack(vectors, manifest),
+        nonce=header.text("nonce"),
+        run=header.text("run"),
+        last={client: header.integer("last")},
+        epoch=header.integer("epoch"),
     )
-    assignment = Assignment(
-        task=task,
-        algorithm=header["algorithm"],
-        buffers=header["buffers"],
-        last=header["last"],
-    )
-    return assignment, manifest
+    algorithm = header.text("algorithm", most=2**20)
+    return Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
 
 
 def reply_record(reply: Reply) -> RecordDict:
@@ -170,6 +141,8 @@ def reply_record(reply: Reply) -> RecordDict:
         "examples": reply.examples,
         "steps": reply.steps,
         "lr_steps": reply.lr_steps,
+        "nonce": reply.nonce,
+        "seconds": reply.seconds,
     }
     metrics: dict[str, MetricRecordValues] = {k: float(v) for k, v in reply.metrics.items()}
     return RecordDict(
@@ -182,46 +155,75 @@ def reply_record(reply: Reply) -> RecordDict:
 
 
 def read_reply(content: RecordDict, manifest: Manifest) -> Reply:
-    """What the server received."""
-    header: Any = content[HEADER]
+    """What the server received; its vectors share the content's memory, and are only to be read.
+
+    Raises nothing but :class:`MalformedReply`, and allocates no more than the manifest's bytes.
+    """
+    header = _Header(content, {VECTORS, HEADER, METRICS}, REPLY)
     vectors, metrics = content[VECTORS], content[METRICS]
     if not (isinstance(vectors, ArrayRecord) and isinstance(metrics, MetricRecord)):
-        raise TypeError("a reply's vectors and metrics must be an ArrayRecord and a MetricRecord")
+        raise MalformedReply("wrong records")
     return Reply(
-        client=header["client"],
-        round=header["round"],
-        vectors=unpack(vectors, manifest),
-        examples=header["examples"],
-        steps=header["steps"],
-        lr_steps=header["lr_steps"],
-        metrics={name: float(value) for name, value in metrics.items()},  # type: ignore[arg-type]
+        client=header.integer("client"),
+        round=header.integer("round"),
+        examples=header.integer("examples"),
+        steps=header.integer("steps"),
+        lr_steps=header.number("lr_steps"),
+        nonce=header.text("nonce"),
+        seconds=header.number("seconds"),
+        metrics=_metrics(metrics),
+        vectors=unpack(vectors, manifest, copy=False),
     )
 
 
-def _entry(name: str, t: Tensor) -> tuple[str, str, list[int]]:
-    return name, str(t.dtype), list(t.shape)
+def read_identity(content: RecordDict) -> tuple[int, int]:
+    """Which client a node says it is, of how many; raises nothing but :class:`MalformedReply`."""
+    header = _Header(content, {HEADER}, IDENTITY)
+    client, clients = header.integer("client"), header.integer("clients")
+    if not 0 <= client < clients <= MOST_CLIENTS:
+        raise MalformedReply("impossible client number")
+    return client, clients
 
 
-def _say(entry: tuple[str, str, list[int]]) -> str:
-    name, dtype, shape = entry
-    return f"{name} ({dtype.removeprefix('torch.')} {shape})"
+class _Header:
+    """The header of a content that has these records and keys and no others."""
+
+    def __init__(self, content: RecordDict, records: set[str], keys: set[str]) -> None:
+        if not isinstance(content, RecordDict) or content.keys() != records:
+            raise MalformedReply("wrong records")
+        header = content[HEADER]
+        if not isinstance(header, ConfigRecord):
+            raise MalformedReply("wrong records")
+        if header.keys() != keys:
+            raise MalformedReply("wrong header keys")
+        self._values = header
+
+    def integer(self, key: str) -> int:
+        value = self._values[key]
+        if type(value) is not int or value not in WIRE:
+            raise MalformedReply("wrong header value")
+        return value
+
+    def number(self, key: str) -> float:
+        return _number(self._values[key], "wrong header value")
+
+    def text(self, key: str, *, most: int = LONGEST_NAME) -> str:
+        value = self._values[key]
+        if not isinstance(value, str) or len(value) > most:
+            raise MalformedReply("wrong header value")
+        return value
 
 
-def _size(entry: tuple[str, str, list[int]]) -> int:
-    _, dtype, shape = entry
-    return torch.Size(shape).numel() * DTYPES[dtype].itemsize
+def _metrics(record: MetricRecord) -> dict[str, float]:
+    if len(record) > MOST_METRICS:
+        raise MalformedReply("too many metrics")
+    # Names are shown to people: nothing in them may move a cursor or start a line.
+    if any(len(name) > LONGEST_NAME or not name.isprintable() for name in record):
+        raise MalformedReply("wrong name of a metric")
+    return {name: _number(value, "wrong value of a metric") for name, value in record.items()}
 
 
-def _bytes(vector: Vector) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in vector]
-    packed: np.ndarray[Any, np.dtype[np.uint8]] = torch.cat(
-        flat or [torch.empty(0, dtype=torch.uint8)]
-    ).numpy()
-    return packed
-
-
-def _tensor(piece: Tensor, entry: tuple[str, str, list[int]]) -> Tensor:
-    _, dtype, shape = entry
-    if piece.storage_offset() % DTYPES[dtype].itemsize:
-        piece = piece.clone()
-    return piece.view(DTYPES[dtype]).view(shape)
+def _number(value: object, otherwise: str) -> float:
+    if not isinstance(value, float) and (type(value) is not int or value not in WIRE):
+        raise MalformedReply(otherwise)
+    return float(value)

@@ -14,10 +14,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from ..algorithms import Algorithm, Vector, Vectors, algorithm as by_name
-from ..federation import RoundRecord, ServerState, Weighting, federate
-from ..parameters import BufferPolicy, federated_buffers, federated_parameters
+from ..algorithms import Algorithm, algorithm as by_name, require
+from ..algorithms.composition import nearest
+from ..checkpoint import Checkpoints
+from ..client import keeps
+from ..federation import ServerState, federate
+from ..guard import Guard, Weighting
+from ..parameters import BufferPolicy
+from ..robust import AGGREGATORS
+from ..rounds import Aggregator, RoundRecord
 from ..sampling import FixedSize, seed_of
+from ..server import Evaluate, Server
 from .grid import GridEngine
 from .records import Manifest
 
@@ -48,6 +55,14 @@ class ServerConfig:
     lr_decay: float = 0.998
     weighting: Weighting = "uniform"
     buffers: BufferPolicy = "refuse"
+    guard: str = ""
+    """Other limits for the guard, as in TOML: ``slack = 5.0``; ``off`` lets in whatever comes."""
+    aggregator: str = "mean"
+    """How replies become one: a name of :data:`fedlada.robust.AGGREGATORS`."""
+    checkpoints: str = ""
+    """A directory, on the ServerApp's machine, to save to; a run started with the same config
+    goes on from there."""
+    checkpoint_every: int = 1
 
     @classmethod
     def read(cls, run_config: Mapping[str, Any]) -> ServerConfig:
@@ -55,16 +70,39 @@ class ServerConfig:
         names = {name.replace("_", "-"): name for name in cls.__dataclass_fields__}
         return cls(**{names[key]: value for key, value in run_config.items() if key in names})
 
+    def identity(self) -> dict[str, object]:
+        """What makes the run what it is: with another value the bits would be others."""
+        own = ("cohort", "target", "minimum", "seed", "lr_decay", "weighting", "aggregator")
+        return {key: getattr(self, key) for key in own} | {"guard": self.limits()}
+
+    def saving(self) -> Checkpoints | None:
+        """Where to save, if anywhere; a ServerApp whose SuperLink was killed takes time to end."""
+        if not self.checkpoints:
+            return None
+        return Checkpoints(self.checkpoints, every=self.checkpoint_every, wait=60.0)
+
+    def limits(self) -> Guard | None:
+        """The guard; None for none."""
+        return None if self.guard == "off" else Guard(**_table(self.guard))
+
+    def chosen_aggregator(self) -> Callable[[], Aggregator]:
+        """How replies become one."""
+        require(
+            self.aggregator in AGGREGATORS,
+            f"there is no aggregator {self.aggregator!r}; {nearest(self.aggregator, AGGREGATORS)}",
+        )
+        return AGGREGATORS[self.aggregator]
+
     def chosen(self) -> tuple[Algorithm, str]:
         """The algorithm, and what tells it to the clients."""
-        settings = tomllib.loads(f"settings = {{ {self.settings} }}")["settings"]
+        settings = _table(self.settings)
         return by_name(self.algorithm, **settings), json.dumps([self.algorithm, settings])
 
 
 def server_app(
     model: Callable[[], nn.Module],
     *,
-    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    evaluate: Evaluate | None = None,
     finished: Callable[[nn.Module, ServerState, Context], None] | None = None,
 ) -> ServerApp:
     """A ServerApp that runs any algorithm, as the run's config says (:class:`ServerConfig`).
@@ -88,42 +126,39 @@ def run_server(
     config: ServerConfig,
     model: Callable[[], nn.Module],
     *,
-    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    evaluate: Evaluate | None = None,
 ) -> tuple[nn.Module, ServerState]:
     """One federation over a grid, with a line of progress per round."""
     algorithm, named = config.chosen()
     torch.default_generator.manual_seed(seed_of(config.seed, "model"))
     own = model()
-    parameters = Vector(p.detach() for p in federated_parameters(own).values())
-    buffers = federated_buffers(own, config.buffers)
-    averaged = buffers.clone() if config.buffers == "average" else None
-    state = ServerState.new(algorithm, parameters.clone(), averaged)
-
-    @torch.no_grad()
-    def loaded() -> nn.Module:
-        parameters.copy_(state.vectors.x)
-        if averaged is not None:
-            buffers.copy_(state.vectors.buffers)
-        return own
-
-    def metrics(_: Vectors, round: int) -> Mapping[str, float]:
-        return evaluate(loaded()) if evaluate is not None else {}
-
+    server = Server(
+        own,
+        algorithm,
+        rounds=config.num_server_rounds,
+        buffers=config.buffers,
+        checkpoints=config.saving(),
+        config=config.identity(),
+    )
+    if server.resumed is not None:
+        print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
+    if server.state.round >= config.num_server_rounds:
+        return server.model(), server.state  # nobody need be there
     engine = GridEngine(
         grid,
         Manifest.of(own, config.buffers),
         algorithm=named,
-        up=algorithm.up,
+        keeps=keeps(algorithm, config.buffers),
         buffers=config.buffers,
         deadline=config.deadline or None,
         wait=config.wait,
         nodes=config.nodes,
     )
-    began = time.monotonic()
+    began, before = time.monotonic(), server.state.round
     for record in federate(
         algorithm,
         engine,
-        state,
+        server.state,
         rounds=config.num_server_rounds,
         sampling=FixedSize(min(config.cohort, engine.clients)),
         seed=config.seed,
@@ -131,18 +166,30 @@ def run_server(
         weighting=config.weighting,
         target=config.target or None,
         minimum=config.minimum,
-        evaluate=metrics,
+        guard=config.limits(),
+        aggregator=config.chosen_aggregator(),
+        evaluate=server.evaluation(evaluate),
+        save=server.save,
     ):
-        print(progress(record, config.num_server_rounds, time.monotonic() - began), flush=True)
-    return loaded(), state
+        each = (time.monotonic() - began) / (record.round - before)
+        left = each * (config.num_server_rounds - record.round)
+        print(progress(record, config.num_server_rounds, left), flush=True)
+    return server.model(), server.state
 
 
-def progress(record: RoundRecord, rounds: int, elapsed: float) -> str:
+def _table(text: str) -> dict[str, Any]:
+    """``lr = 0.01, alpha = 0.05`` as TOML reads it."""
+    table: dict[str, Any] = tomllib.loads(f"table = {{ {text} }}")["table"]
+    return table
+
+
+def progress(record: RoundRecord, rounds: int, left: float) -> str:
     """``round 3/20: 10 of 10 replies, loss 1.234, 8.1 s; about 2 min left``."""
     parts = [f"{record.accepted} of {len(record.cohort)} replies"]
     parts += [f"{count} {reason}" for reason, count in record.failures.items()]
+    parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
+    parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
     parts += [] if record.applied else ["round abandoned"]
     parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
-    left = elapsed / record.round * (rounds - record.round)
     then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
     return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"

@@ -45,7 +45,7 @@ def ours(grid: Grid, name: str, nodes: int) -> Play:
         grid,
         Manifest.of(own, "refuse"),
         algorithm=json.dumps([name, {}]),
-        up=chosen.up,
+        keeps=bool(chosen.kept),
         nodes=nodes,
         wait=120,
     )

@@ -1,0 +1,1 @@
+"""A Flower app to be killed and started again."""

@@ -1,0 +1,210 @@
+"""The commands of ``fedlada`` that work on experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .. import CheckpointError, Checkpoints, export as write_model
+from . import runs
+from .cells import cells
+from .errors import ExperimentError
+from .progress import Display
+from .reading import read
+from .sweep import LOG, finish, runs_in
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    help="Federated optimizers for PyTorch: run, sweep and compare experiments.",
+    epilog="Example: fedlada sweep experiments/digits.toml; fedlada compare runs/digits",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+CORES = os.cpu_count() or 1
+
+File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="such as settings.lr=0.1", show_default=False),
+]
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="of runs or sweeps", show_default=False)
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="where results go; else runs/ and FILE's name"),
+]
+Targets = Annotated[
+    list[float] | None, typer.Option(help="accuracies to reach; else those of the runs")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="processes at a time")]
+
+
+def run(words: Sequence[str]) -> None:
+    """Run a command given as words; what is the user's to mend ends it with one sentence."""
+    try:
+        app(args=list(words), prog_name="fedlada")
+    except (ExperimentError, CheckpointError, ImportError, FileNotFoundError) as error:
+        sys.exit(f"fedlada: {error}")
+
+
+@app.command("run", epilog="Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1")
+def run_(file: File, changes: Changes = None, out: Out = None) -> None:
+    """Run one experiment, or go on where it was stopped; KEY=VALUE changes what FILE says."""
+    config = read(file, changes or ())
+    directory = out or Path("runs") / config.name
+    runs.prepare(directory, config)
+    _one(directory)
+
+
+@app.command(epilog="Example: fedlada sweep experiments/desk/tune.toml --jobs 2")
+def sweep(
+    file: File,
+    changes: Changes = None,
+    out: Out = None,
+    jobs: Jobs = CORES,
+    only: Annotated[
+        str, typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'")
+    ] = "*",
+) -> None:
+    """Run all combinations that a file's sweep lists: those missing, and the rest of others."""
+    found = {n: c for n, c in cells(file, changes or ()).items() if fnmatch.fnmatch(n, only)}
+    if not found:
+        raise ExperimentError(f"No run of {file} matches {only!r}.")
+    base = out or Path("runs") / next(iter(found.values())).name
+    for name, config in found.items():
+        runs.prepare(base / name, config)
+    _many([base / name for name in found], jobs=jobs, base=base)
+
+
+@app.command(epilog="Example: fedlada resume runs/desk-tune --jobs 2")
+def resume(
+    directory: Annotated[Path, typer.Argument(help="of a run or a sweep", show_default=False)],
+    jobs: Jobs = CORES,
+) -> None:
+    """Finish the runs in a directory that were stopped, from where they were."""
+    found = runs_in(directory)
+    if found == [directory]:
+        _one(directory)
+    else:
+        _many(found, jobs=jobs, base=directory)
+
+
+@app.command(epilog="Example: fedlada partition experiments/desk/main.toml data.concentration=0.1")
+def partition(
+    file: File,
+    changes: Changes = None,
+    clients: Annotated[int, typer.Option(help="how many to list")] = 20,
+) -> None:
+    """Show who holds what: the labels of each client."""
+    from .holdings import holdings
+
+    console.print(holdings(file, changes or (), clients=clients))
+
+
+@app.command(epilog="Example: fedlada compare runs/desk-main --target 0.5 --target 0.6")
+def compare(
+    directories: Directories,
+    target: Targets = None,
+) -> None:
+    """Compare runs: rounds, bytes and seconds to target accuracies, best and final accuracy."""
+    from .comparison import comparison
+
+    console.print(comparison(directories, targets=target))
+
+
+@app.command(epilog="Example: fedlada report runs/digits --reference fedlada")
+def report(
+    directories: Directories,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="where it goes; else DIR/report")
+    ] = None,
+    target: Targets = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="whom to compare all others with; else fedavg"),
+    ] = None,
+) -> None:
+    """Write curves, tables and paired comparisons as one HTML file, and as Markdown."""
+    from .report import HTML, MARKDOWN, report as write
+
+    where = write(directories, out=out, targets=target, reference=reference)
+    for name in (HTML, MARKDOWN):
+        console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="Example: fedlada export runs/digits/fedlada-lr0.01-seed0 model.safetensors")
+def export(
+    directory: Annotated[Path, typer.Argument(help="of a run", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="to write", show_default=False)],
+) -> None:
+    """Write a run's newest model as a state_dict in safetensors, for any torch program."""
+    if runs_in(directory) != [directory]:
+        raise ExperimentError(f"{directory} holds several runs; give one of them.")
+    saved = Checkpoints(directory / "checkpoints")
+    if not saved.rounds():
+        raise ExperimentError(f"{directory} has no checkpoint; fedlada resume {directory} runs it.")
+    write_model(saved, file)
+    console.print(f"written to {file}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="Example: fedlada best runs/desk-tune")
+def best(directory: Annotated[Path, typer.Argument(help="of a sweep")]) -> None:
+    """Choose each algorithm's best settings by validation accuracy; writes DIR/best.toml."""
+    from .tuning import choose
+
+    console.print(choose(directory))
+    console.print(f"written to {directory / 'best.toml'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms with what they send."""
+    # Named here for --help alone: fedlada.cli answers it, for those who have only torch.
+
+
+def _one(directory: Path) -> None:
+    if runs.finished(directory):
+        console.print(f"{directory} is finished", highlight=False, soft_wrap=True)
+        return
+    with _resumable(directory), Display(console, [directory]) as display:
+        for record in runs.run(directory):
+            display.show(directory, dataclasses.asdict(record))
+
+
+def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
+    left = [directory for directory in found if not runs.finished(directory)]
+    console.print(
+        f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
+    )
+    with _resumable(base), Display(console, found) as display:
+        standing = finish(left, jobs=jobs, watch=display.watch)
+    if standing.failed:
+        for directory in standing.failed:
+            *_, last = (directory / LOG).read_text().splitlines() or ["no output"]
+            console.print(f"{directory.name}: {last}", highlight=False, markup=False)
+        raise ExperimentError(
+            f"{len(standing.failed)} of {len(found)} runs failed, see their {LOG};"
+            f" the others are finished. fedlada resume {base} tries again."
+        )
+
+
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"stopped; go on with: fedlada resume {directory}", soft_wrap=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,42 @@
+"""On what, with what and by what command a run was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import fedlada
+
+__all__ = ["provenance"]
+
+
+def provenance() -> dict[str, object]:
+    """The circumstances of this process, as JSON can hold them."""
+    return {
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+        "versions": {
+            "fedlada": fedlada.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _processor() -> str:
+    """Its model; ``platform`` knows it on few systems."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())

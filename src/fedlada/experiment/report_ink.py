@@ -1,0 +1,113 @@
+"""Colours, dashes and the SVG around them, on light and on dark paper and in print.
+
+A drawing is made once, in the colours of light paper.  What each becomes on dark paper is a rule
+of CSS about the colour itself, :data:`DARK_RULES`, put into every file: programs that know no
+such rules still see the light one.  The hues are those of Okabe and Ito, which most colour-blind
+readers can tell apart, the pale ones darkened; and no line differs from another in colour alone.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+__all__ = [
+    *("DARK_RULES", "GRID", "HALO", "INK", "MUTED", "PAPER"),
+    *("alone", "colour", "dashes", "marker", "sample", "tidied"),
+]
+
+PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#dfe3e8"
+_LINES = (  # on light paper, on dark
+    ("#0072b2", "#58b0f0"),
+    ("#d55e00", "#ff8f4a"),
+    ("#009e73", "#2fcb9d"),
+    ("#b5538c", "#e89ac6"),
+    ("#a67c00", "#f0d04c"),
+    ("#3d444d", "#d3d9e0"),
+    ("#3f9bd8", "#9bdcff"),
+    ("#7a4a21", "#cfa27a"),
+    ("#6247c4", "#b8a6ff"),
+    ("#a3123a", "#ff8aa6"),
+)
+_DARK = dict([*_LINES, (PAPER, "#15181c"), (INK, "#e8eaed"), (MUTED, "#9aa4af"), (GRID, "#2d333b")])
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (7, 2, 1.5, 2), (1.5, 1.8))
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+
+DARK_RULES = "@media screen and (prefers-color-scheme: dark) {{{}}}".format(
+    "".join(
+        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for what in ("fill", "stroke")
+    )
+)
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_ALONE = (
+    f"svg{{background:{PAPER}}}"
+    f"@media screen and (prefers-color-scheme: dark){{svg{{background:{_DARK[PAPER]}}}}}"
+)
+
+
+HALO = "halo-"
+"""Begins the id of what is to be readable on top of lines."""
+_HALO = (
+    f'<g style="paint-order: stroke; stroke: {PAPER}; stroke-width: 2.5; stroke-linejoin: round">'
+)
+
+
+def colour(position: int) -> str:
+    """Of the line at a position, on light paper."""
+    return _LINES[position % len(_LINES)][0]
+
+
+def dashes(position: int) -> tuple[float, ...]:
+    """Its dashes and gaps in units of its width; none for a solid line."""
+    return _DASHES[(position + position // len(_LINES)) % len(_DASHES)]
+
+
+def marker(position: int) -> str:
+    """The shape at its end."""
+    return _MARKERS[position % len(_MARKERS)]
+
+
+def tidied(svg: str, alt: str) -> str:
+    """Matplotlib's SVG without what a page does not need: an element to put into HTML."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: _dense(path[0]), svg)
+    svg = re.sub(rf'<g id="{HALO}\d+">', _HALO, svg)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", svg)
+    # Quotes may be of either kind, and a font's name is in the other.
+    svg = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]+", rf"\1 {_FONT}", svg)
+    svg = svg.replace("xlink:href", "href")
+    size = re.search(r'viewBox="[^"]+"', svg)
+    assert size is not None
+    label = escape(alt, quote=True)
+    opening = f'<svg role="img" aria-label="{label}" {size[0]}>'
+    return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+
+
+def _dense(path: str) -> str:
+    """A path without the blanks around its letters."""
+    return ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", path[4:-1]).strip() + '"'
+
+
+def alone(svg: str) -> str:
+    """The same as a file of its own, readable whatever the page that shows it."""
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert size is not None
+    wide, high = (round(4 / 3 * float(side)) for side in size.groups())
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}"'
+    head, rest = svg.replace("<svg", opening, 1).split(">", 1)
+    return f"{head}><style>{_ALONE}{DARK_RULES}</style>{rest}"
+
+
+def sample(position: int) -> str:
+    """A short piece of the line, to stand beside its name in a table."""
+    dash = " ".join(f"{2 * length:g}" for length in dashes(position))
+    return (
+        '<svg class="sample" aria-hidden="true" viewBox="0 0 30 10"><path d="M1 5H29" style="fill:'
+        f' none; stroke: {colour(position)}; stroke-width: 2; stroke-dasharray: {dash or "none"}"'
+        "/></svg>"
+    )

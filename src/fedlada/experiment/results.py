@@ -1,0 +1,131 @@
+"""Directories of runs as one polars frame, and what the frame says about targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from .config import FREE, Experiment
+from .errors import ExperimentError
+from .keys import flatten
+from .reading import read
+from .runs import CONFIG
+from .sweep import runs_in
+from .tracking import RECORDS
+
+__all__ = ["SEEDS", "configurations", "frame", "summary", "varied"]
+
+SEEDS = ("federation.seed", "data.seed")
+COSTS = {"rounds": "round", "bytes": "total_bytes", "seconds": "total_seconds"}
+COUNTED = ("failures", "rejected", "limited")
+
+Flat = dict[str, object]
+
+
+def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
+    """The configuration of every run in the directories."""
+    found = [run for directory in directories for run in runs_in(directory)]
+    return {run: read(run / CONFIG) for run in found}
+
+
+def frame(directories: Iterable[Path]) -> pl.DataFrame:
+    """One row per run and round, in order.
+
+    Columns: ``run`` and its ``directory``; ``title`` of the algorithm, and ``variant``, which adds
+    the settings in which runs of that title differ (seeds apart); every key of the configuration
+    that differs, dotted, always with lr and the seed; the ``split`` evaluated on, and
+    ``accuracy`` on it; the record's numbers, metrics under their own names; and the running
+    totals ``total_bytes`` and ``total_seconds``.
+    """
+    configs = configurations(directories)
+    flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
+    titles = {run: config.title for run, config in configs.items()}
+    inside = {
+        title: varied([flat[run] for run in flat if titles[run] == title])
+        for title in titles.values()
+    }
+    shared = [key for key in varied(list(flat.values())) if not key.startswith("settings.")]
+    keys = dict.fromkeys(
+        [*shared, SEEDS[0], "settings.lr", *(k for v in inside.values() for k in v)]
+    )
+    rows = []
+    for run, config in configs.items():
+        words = [f"{k.rpartition('.')[2]}={flat[run].get(k)}" for k in inside[titles[run]]]
+        about = {
+            "run": run.name,
+            "directory": str(run),
+            "title": titles[run],
+            "variant": " ".join([titles[run], *words]),
+            "split": config.evaluate.split,
+            **{key: _cell(flat[run].get(key)) for key in keys},
+        }
+        rows += [about | numbers for numbers in _records(run, config.evaluate.split)]
+    if not rows:
+        raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
+    both = pl.sum_horizontal("bytes_down", "bytes_up")
+    return pl.DataFrame(rows, infer_schema_length=None).with_columns(
+        both.cum_sum().over("directory").alias("total_bytes"),
+        pl.col("seconds").cum_sum().over("directory").alias("total_seconds"),
+    )
+
+
+def varied(configs: Sequence[Flat]) -> list[str]:
+    """The keys in which configurations differ, apart from seeds, names and lengths."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [
+        key
+        for key in keys
+        if key not in (*FREE, *SEEDS, "algorithm")
+        and len({repr(config.get(key)) for config in configs}) > 1
+    ]
+
+
+def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
+    """One row per run: final and best accuracy, and what each target took, null if not reached.
+
+    A target is reached at the first evaluated round whose accuracy is not below it; everything
+    sent and all seconds until then (evaluation not included) count.
+    """
+    there = pl.col("accuracy")
+    evaluated = there.drop_nulls()
+    about = ["run", "title", "variant", "split", *(c for c in data.columns if "." in c)]
+    return data.group_by("directory", maintain_order=True).agg(
+        *(pl.col(column).first() for column in about),
+        pl.col("round").max().alias("rounds"),
+        evaluated.last().alias("final"),
+        evaluated.max().alias("best"),
+        *(
+            pl.col(column)
+            .filter(pl.col("accuracy") >= target)
+            .first()
+            .alias(f"{name}_to_{target:g}")
+            for target in targets
+            for name, column in COSTS.items()
+        ),
+    )
+
+
+def _records(run: Path, split: str) -> list[Flat]:
+    """The numbers of a run's records; replies failed, rejected and limited by count alone."""
+    path = run / RECORDS
+    # The last line may be half written by a run under way.
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [_numbers(flatten(json.loads(line)), split) for line in whole.splitlines()]
+
+
+def _numbers(flat: Mapping[str, object], split: str) -> Flat:
+    numbers: Flat = dict.fromkeys(COUNTED, 0)
+    for key, value in flat.items():
+        table, _, name = key.partition(".")
+        if table in COUNTED:
+            numbers[table] = int(str(numbers[table])) + int(str(value))
+        elif not isinstance(value, list):
+            numbers[name if table == "metrics" else "_".join(filter(None, (name, table)))] = value
+    return numbers | {"accuracy": numbers.get(f"{split}_accuracy")}
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value

@@ -1,0 +1,119 @@
+"""One run in one directory, which may be killed at any moment and run again.
+
+``config.toml``   the configuration in full; whoever has it can repeat the run
+``records.jsonl`` one line per finished round
+``checkpoints/``  the server's and the clients' state, to go on from
+``done.json``     written last: machine, versions, command, seconds
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .. import FixedSize, RoundRecord, Simulation, simulate
+from ..data import ClientData
+from .config import FREE, Experiment
+from .errors import ExperimentError
+from .keys import flatten
+from .problem import build
+from .provenance import provenance
+from .reading import dump, read
+from .tracking import RECORDS, trackers
+
+__all__ = ["CONFIG", "DONE", "finished", "last_line", "prepare", "run"]
+
+CONFIG, DONE = "config.toml", "done.json"
+
+
+def prepare(directory: Path, config: Experiment) -> None:
+    """Write the configuration into the directory, which must be new or hold the same run."""
+    path, config = directory / CONFIG, config.resolved()
+    if path.exists():
+        old, new = (flatten(c.model_dump(mode="json")) for c in (read(path), config))
+        for key in sorted(old.keys() | new.keys()):
+            if key not in FREE and old.get(key) != new.get(key):
+                raise ExperimentError(
+                    f"{directory} holds a run whose {key} is {old.get(key)!r}, not"
+                    f" {new.get(key)!r}; choose another --out, or delete that directory."
+                )
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(path, dump(config))
+
+
+def finished(directory: Path) -> bool:
+    """Whether all rounds that the configuration asks for are done."""
+    done = directory / DONE
+    if not done.exists():
+        return False
+    rounds: int = json.loads(done.read_text())["rounds"]
+    return rounds >= read(directory / CONFIG).federation.rounds
+
+
+def run(directory: Path) -> Iterator[RoundRecord]:
+    """Do the rounds that are left, yielding each record when it is on disk."""
+    config = read(directory / CONFIG)
+    if finished(directory):
+        return
+    began = time.time()
+    simulation = _simulation(config, directory)  # no other process can run here from now on
+    with trackers(config, directory, simulation.resumed) as tracking:
+        for record in simulation:
+            for tracker in tracking:
+                tracker.record(record)
+            yield record
+    _write(directory / DONE, json.dumps(_summary(directory, config, began), indent=2))
+
+
+def last_line(directory: Path) -> dict[str, object]:
+    """The newest record of a run as JSON has it, whoever runs it; empty before the first."""
+    path = directory / RECORDS
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**20))
+        whole = file.read().rpartition(b"\n")[0]
+    line = whole.rpartition(b"\n")[2]
+    return dict(json.loads(line)) if line else {}
+
+
+def _simulation(config: Experiment, directory: Path) -> Simulation[ClientData]:
+    problem = build(config)
+    fixed = {
+        key: value
+        for key, value in flatten(config.model_dump(mode="json")).items()
+        if key not in FREE
+    }
+    return simulate(
+        problem.model,
+        problem.clients,
+        algorithm=config.optimizer(),
+        rounds=config.federation.rounds,
+        train=problem.train,
+        sampling=FixedSize(config.federation.cohort),
+        seed=config.federation.seed,
+        lr_decay=config.federation.lr_decay,
+        weighting=config.federation.weighting,
+        evaluate=problem.evaluate,
+        evaluate_every=config.evaluate.every,
+        checkpoints=directory / "checkpoints",
+        config=fixed,
+    )
+
+
+def _summary(directory: Path, config: Experiment, began: float) -> dict[str, object]:
+    lines = (directory / RECORDS).read_text().splitlines()
+    return {
+        "rounds": config.federation.rounds,
+        "seconds": sum(json.loads(line)["seconds"] for line in lines),
+        "seconds_of_last_session": time.time() - began,
+        **provenance(),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,131 @@
+"""What an experiment file may say, and the sentence that follows when it says something else."""
+
+import pytest
+
+from fedlada.algorithms import Adam, Amend, ServerAdam
+from fedlada.experiment.config import Experiment
+from fedlada.experiment.errors import ExperimentError
+from fedlada.experiment.reading import dump, experiment, parse, read
+
+
+def configured(*words: str) -> Experiment:
+    return experiment(dict(map(parse, words)), source="words")
+
+
+def test_an_empty_file_is_the_papers_experiment(tmp_path):
+    (tmp_path / "empty.toml").touch()
+    config = read(tmp_path / "empty.toml")
+    assert config == Experiment()
+    assert (config.data.clients, config.federation.cohort, config.train.steps) == (100, 10, 50)
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("train.step=3", "'train.steps'"),
+        ("trian.steps=3", "'train'"),
+        ("rounds=3", "'federation.rounds'"),
+        ("lr=0.1", "'settings.lr'"),
+        ("settings.weight_decy=0.1", "'weight_decay'"),
+        ("model.activatoin=gelu", "'model.activation'"),
+        ("algorithm=fedlad", "'fedlada'"),
+        ("model.name=lenett", "'lenet'"),
+    ],
+)
+def test_an_unknown_key_or_name_names_the_nearest(word, nearest):
+    with pytest.raises(ExperimentError, match=nearest):
+        configured(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("train.steps=many", "train.steps"),
+        ("train.steps=1.5", "train.steps"),
+        ("train.steps=true", "train.steps"),
+        ("train=3", "train"),
+        ("settings.lr=big", "settings.lr"),
+        ("settings.lr={ a = 1 }", "settings.lr"),
+        ("settings.lr=[0.1, 0.2]", "settings.lr"),
+        ("data.clients=0", "data.clients"),
+        ("data.dataset=mnist", "data.dataset"),
+        ("evaluate.targets=[60]", "evaluate.targets"),
+        ("algorithm=3", "algorithm"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_the_key(word, key):
+    with pytest.raises(ExperimentError, match=rf"^words: {key} is .*\.$") as raised:
+        configured(word)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train.steps=5", "train.epochs=1"], "give only one"),
+        (["data.dataset=digits", "model.name=lenet"], "8x8"),
+        (["data.clients=5"], "federation.cohort is 10"),
+        (["train.steps=1", "train.steps.more=1"], "not a table"),
+        (["settings.lr"], "not key=value"),
+        (["settings.lr=[0.1"], "not a TOML value"),
+    ],
+)
+def test_what_does_not_fit_together_is_a_sentence(words, sentence):
+    with pytest.raises(ExperimentError, match=sentence):
+        configured(*words)
+
+
+def test_a_file_that_is_missing_or_not_toml_is_a_sentence(tmp_path):
+    with pytest.raises(ExperimentError, match="There is no file"):
+        read(tmp_path / "nowhere.toml")
+    (tmp_path / "bad.toml").write_text("name = ")
+    with pytest.raises(ExperimentError, match="is not TOML"):
+        read(tmp_path / "bad.toml")
+
+
+def test_words_change_what_the_file_says(tmp_path):
+    file = tmp_path / "file.toml"
+    file.write_text("[settings]\nlr = 0.1\nalpha = 0.2\n[train]\nsteps = 7\n")
+    config = read(file, ["settings.lr=0.3", "algorithm=fedcm", "federation.rounds = 20"])
+    assert config.settings == {"lr": 0.3, "alpha": 0.2}
+    assert (config.algorithm, config.federation.rounds, config.train.steps) == ("fedcm", 20, 7)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["train.epochs=2", "train.clip_norm=10.0", "settings.betas=[0.5, 0.5]"],
+        ["data.dataset=digits", "model.hidden=8", "track=['tensorboard']"],
+        ["model.name=resnet18", "model.stem=cifar", "evaluate.targets=[0.5]"],
+        ["algorithm={ local = 'adam', corrections = ['amend'], server = 'adam' }"],
+    ],
+)
+def test_what_is_written_is_read_back(tmp_path, words):
+    config = configured(*words).resolved()
+    (tmp_path / "config.toml").write_text(dump(config))
+    assert read(tmp_path / "config.toml") == config
+
+
+def test_a_resolved_configuration_holds_every_setting():
+    config = configured("algorithm=fedcm", "settings.lr=0.3").resolved()
+    assert (
+        config.settings == configured("algorithm=fedcm", "settings.lr=0.3").optimizer().settings()
+    )
+
+
+def test_epochs_replace_the_default_steps():
+    assert configured("train.epochs=2").train.steps is None
+
+
+def test_an_algorithm_may_be_a_table_and_have_a_label():
+    config = configured(
+        "algorithm={ local = 'adam', corrections = ['amend'], server = 'adam' }",
+        "settings.alpha=0.3",
+    )
+    optimizer = config.optimizer()
+    assert isinstance(optimizer.part, Amend)
+    assert isinstance(optimizer.local, Adam)
+    assert isinstance(optimizer.server, ServerAdam)
+    assert config.title == "amend-adam-adam"
+    assert config.model_copy(update={"label": "joint"}).title == "joint"

@@ -1,0 +1,337 @@
+"""A report says what the records say: every number by hand, in HTML and in Markdown alike."""
+
+import json
+import math
+import re
+import statistics
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fedlada.cli import main
+from fedlada.experiment import runs
+from fedlada.experiment.errors import ExperimentError
+from fedlada.experiment.reading import experiment
+from fedlada.experiment.report import HTML, MARKDOWN, report
+from fedlada.experiment.report_ink import DARK_RULES, colour, dashes, marker
+from fedlada.experiment.report_labels import LINE, apart
+from fedlada.experiment.report_runs import CROWD
+
+# Test accuracy after each round, by algorithm and seed.
+ACCURACY = {
+    "fedavg": {0: [0.2, 0.5, 0.7], 1: [0.3, 0.6, 0.65], 2: [0.25, 0.45, 0.5]},
+    "fedlada": {0: [0.5, 0.8, 0.75], 1: [0.4, 0.7, 0.9], 2: [0.55, 0.6]},
+    "localadam": {0: [0.1, 0.15, 0.3], 1: [0.1, 0.2, 0.2], 2: [0.1, 0.1, 0.25]},
+}
+BYTES, SECONDS = {"fedavg": 10**6, "fedlada": 3 * 10**6, "localadam": 2 * 10**6}, 2.5
+T = {1: 12.7062, 2: 4.3027}  # Student's 97.5 % by degrees of freedom, from a textbook
+
+
+def write(directory, algorithm, seed, accuracies, *, rounds=3, incidents=None, **keys):
+    """A run's directory as ``fedlada run`` leaves it, finished if it has all its rounds."""
+    flat = {
+        "name": "small",
+        "algorithm": algorithm,
+        "data.dataset": "digits",
+        "data.clients": 12,
+        "federation.seed": seed,
+        "federation.rounds": rounds,
+        "evaluate.targets": [0.5, 0.7],
+    }
+    runs.prepare(directory, experiment(flat | keys, source="test"))
+    lines = []
+    for number, accuracy in enumerate(accuracies, 1):
+        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy, "loss": 1 / number}
+        record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
+        record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}
+        lines.append(json.dumps(record | (incidents or {} if number == 2 else {})) + "\n")
+    (directory / "records.jsonl").write_text("".join(lines))
+    if len(accuracies) >= rounds:
+        machine = {"processor": "Z80", "cores": 1, "torch_threads": 1, "system": "CP/M"}
+        done = {"rounds": rounds, "machine": machine, "versions": {"fedlada": "0"}}
+        done["command"] = ["/bin/fedlada", "sweep", "my file.toml"]
+        (directory / "done.json").write_text(json.dumps(done))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("sweep")
+    for algorithm, seeds in ACCURACY.items():
+        for seed, accuracies in seeds.items():
+            odd = {"rejected": {"norm": 2}, "limited": {"v_hat": 1}} if seed == 1 else None
+            write(directory / f"{algorithm}-seed{seed}", algorithm, seed, accuracies, incidents=odd)
+    write(directory / "fedcm-seed0", "fedcm", 0, [])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made(swept) -> Path:
+    return report([swept])
+
+
+class Page(HTMLParser):
+    """Tables by caption, each as rows of texts; and all attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.attributes, self.tags, self._cell = {}, [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag == "tr":
+            self._rows.append([])
+        if tag == "table":
+            self._rows = []
+        if tag in ("caption", "th", "td"):
+            self._cell = ""
+
+    def handle_data(self, data):
+        if self._cell is not None:
+            self._cell += data
+
+    def handle_endtag(self, tag):
+        if tag == "caption":
+            self.tables[self._cell] = self._rows
+        if tag in ("th", "td"):
+            self._rows[-1].append(self._cell)
+        self._cell = None if tag in ("caption", "th", "td") else self._cell
+
+
+@pytest.fixture(scope="module")
+def page(made) -> Page:
+    return Page((made / HTML).read_text())
+
+
+def rows(page, caption):
+    """The rows of a table by algorithm, cells by column."""
+    head, *body = page.tables[caption]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in body}
+
+
+def spread(values, digits):
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(set(values)) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def first(accuracies, target):
+    """The first round at or above a target, counted from 1."""
+    return next((n for n, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
+
+
+def test_accuracies_are_those_of_the_records(page):
+    table = rows(page, "Accuracy on the test split, %")
+    assert list(table) == ["fedlada", "fedavg", "localadam"]
+    for algorithm, seeds in ACCURACY.items():
+        row, sent = table[algorithm], [2e-6 * BYTES[algorithm] * len(a) for a in seeds.values()]
+        assert row["runs"] == "3"
+        assert row["rounds"] == ("2–3" if algorithm == "fedlada" else "3")
+        assert row["final"] == spread([100 * a[-1] for a in seeds.values()], 2)
+        assert row["best"] == spread([100 * max(a) for a in seeds.values()], 2)
+        assert row["MB"] == spread(sent, 1)
+        assert row["seconds"] == spread([SECONDS * len(a) for a in seeds.values()], 1)
+
+
+def test_costs_to_targets_are_those_of_the_records_and_not_reached_is_said(page):
+    tables = {"Rounds": 1, "MB on the wire": None, "Seconds": SECONDS}
+    for caption, scale in tables.items():
+        table = rows(page, caption)
+        for algorithm, seeds in ACCURACY.items():
+            each = scale or 2e-6 * BYTES[algorithm]
+            for target in (0.5, 0.7):
+                rounds = [first(a, target) for a in seeds.values()]
+                there = [each * n for n in rounds if n]
+                text = spread(there, 1) if there else "not reached"
+                text += f" ({len(there)} of 3)" if len(there) < 3 else ""
+                assert table[algorithm][f"{100 * target:g} %"] == text
+    assert rows(page, "Rounds")["localadam"]["50 %"] == "not reached (0 of 3)"
+    assert rows(page, "Rounds")["fedavg"]["70 %"] == "3.0 (1 of 3)"
+
+
+def interval(differences):
+    mean, count = statistics.mean(differences), len(differences)
+    half = T[count - 1] * statistics.stdev(differences) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def test_pairs_are_students_intervals_of_differences_with_the_same_seed(page):
+    points = rows(page, "Accuracy minus that of fedavg, points")
+    ratios = rows(page, "Rounds divided by those of fedavg")
+    assert points.keys() == {"fedlada", "localadam"}
+    for name, seeds in (("localadam", (0, 1, 2)), ("fedlada", (0, 1))):
+        # Seed 2 of fedlada has fewer rounds than that of fedavg: no pair.
+        pairs = [(ACCURACY[name][s], ACCURACY["fedavg"][s]) for s in seeds]
+        note = " (2 of 3)" if len(seeds) < 3 else ""
+        for column, number in (("final", lambda a: a[-1]), ("best", max)):
+            found = interval([100 * (number(a) - number(b)) for a, b in pairs])
+            text = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*found) + note
+            assert points[name][column] == text.replace("-", "−")
+    pairs = [(first(ACCURACY["fedlada"][s], 0.5), first(ACCURACY["fedavg"][s], 0.5)) for s in T]
+    pairs += [(first(ACCURACY["fedlada"][0], 0.5), first(ACCURACY["fedavg"][0], 0.5))]
+    found = map(math.exp, interval([math.log(a / b) for a, b in pairs]))
+    assert ratios["fedlada"]["to 50 %"] == "×{:.2f} [{:.2f}, {:.2f}]".format(*found)
+    assert ratios["fedlada"]["to 70 %"] == f"×{2 / 3:.2f} (1 of 3)"
+
+
+def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
+    for algorithm in ("fedavg", "fedlada"):
+        write(tmp_path / algorithm, algorithm, 0, ACCURACY[algorithm][0])
+    text = (report([tmp_path]) / HTML).read_text()
+    assert "One seed has no interval" in text
+    cell = rows(Page(text), "Accuracy minus that of fedavg, points")["fedlada"]["final"]
+    assert cell == "+5.00"
+    assert "so no bands" in text
+
+
+def test_what_the_guard_did_is_counted_by_reason(page):
+    head, *body = page.tables["Replies that did not arrive, or were not taken as they came"]
+    assert head == ["algorithm", "what", "reason", "replies"]
+    for algorithm in ACCURACY:
+        assert [algorithm, "rejected", "norm", "2"] in body
+        assert [algorithm, "accepted, but limited", "v_hat", "1"] in body
+
+
+def test_unfinished_runs_are_named(made):
+    for name in (HTML, MARKDOWN):
+        text = (made / name).read_text()
+        assert "2 of 10 runs are not finished" in text
+        assert "fedlada-seed2 (2 of 3)" in text
+        assert "Not begun, and not counted below: fedcm-seed0" in text
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(made, page):
+    assert "http" not in (made / HTML).read_text()
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    for tag, name, value in page.attributes:
+        if name in ("href", "src"):
+            assert value.startswith(("#", "data:image/png;base64")), (tag, value)
+    assert "@import" not in (made / HTML).read_text()
+
+
+def test_every_figure_has_a_text_and_every_header_a_scope(page):
+    labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
+    assert len(labels) == page.tags.count("figure") == page.tags.count("figcaption")
+    assert all(len(label) > 20 for label in labels)
+    scopes = [value for tag, name, value in page.attributes if (tag, name) == ("th", "scope")]
+    assert len(scopes) == page.tags.count("th")
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    anchors = [v[1:] for t, name, v in page.attributes if (t, name) == ("a", "href")]
+    assert set(anchors) <= set(ids)
+
+
+def test_markdown_says_the_same_and_its_links_resolve(made, page):
+    text = (made / MARKDOWN).read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) == page.tags.count("figure")
+    for link in links:
+        root = ElementTree.fromstring((made / link).read_text())
+        assert root.attrib["aria-label"]
+        assert (made / link).stat().st_size < 300_000
+    for caption, table in page.tables.items():
+        assert f"**{caption}**" in text
+        for row in table:
+            line = f"| {' | '.join(row)} |".replace("_", "\\_")
+            assert line in text
+
+
+def test_every_colour_has_another_on_dark_paper(made):
+    for path in (made / "figures").glob("*.svg"):
+        body = path.read_text().partition("</style>")[2]
+        for what, used in re.findall(r"(fill|stroke): (#[0-9a-f]{6})", body):
+            assert f'[style*="{what}: {used}"]' in DARK_RULES, (path.name, what, used)
+
+
+def test_no_two_lines_of_a_panel_differ_in_colour_alone():
+    looks = [(dashes(k), marker(k)) for k in range(CROWD)]
+    assert len(set(looks)) == CROWD
+    assert len({(colour(k), dashes(k)) for k in range(2 * CROWD)}) == 2 * CROWD
+
+
+def test_labels_at_the_ends_of_lines_lie_apart():
+    together = [(100.0, 50.0, 40.0), (100.0, 50.1, 30.0), (95.0, 52.0, 40.0), (300.0, 50.0, 40.0)]
+    *near, far = apart(together, low=0, high=200)
+    assert far == 50.0
+    gaps = [b - a for a, b in zip(sorted(near), sorted(near)[1:], strict=False)]
+    assert all(gap > LINE - 0.01 for gap in gaps)
+    assert sorted(near) == near
+
+
+def test_the_same_runs_give_the_same_report(swept, made, tmp_path):
+    report([swept], out=tmp_path)
+    for path in tmp_path.rglob("*.*"):
+        again = path.read_text().replace(str(tmp_path), str(made))
+        assert again == (made / path.relative_to(tmp_path)).read_text()
+
+
+def test_commands_machine_and_configuration_are_there(swept, made):
+    text = (made / MARKDOWN).read_text()
+    assert "fedlada sweep 'my file.toml'  # ended 8 runs" in text
+    assert f"fedlada run {swept}/fedavg-seed0/config.toml --out again/fedavg-seed0" in text
+    assert f"fedlada report {swept} --out {made}" in text
+    assert "| Z80 | 1 | 1 | CP/M | fedlada 0 | 8 |" in text
+    assert (swept / "fedlada-seed0" / "config.toml").read_text().strip() in text
+
+
+def test_many_variants_are_drawn_by_algorithm(tmp_path):
+    for algorithm in ("fedavg", "fedcm"):
+        for k in range(1, 7):
+            write(tmp_path / f"{algorithm}{k}", algorithm, 0, [0.1, 0.2], **{"settings.lr": k / 10})
+    text = (report([tmp_path], targets=[0.15], reference="fedcm lr=0.1") / HTML).read_text()
+    assert text.count(">lr=0.3</text>") == 2 * 3  # in both panels of three figures
+    assert "2 algorithms in 12 variants" in text
+
+
+def test_long_runs_are_thinned_in_figures_below_300_kb_which_say_so(tmp_path):
+    curve = [0.5 - 0.4 / (1 + n) + 0.01 * math.sin(n) for n in range(700)]
+    for algorithm in ("fedavg", "fedcm", "fedlada", "localadam", "scaffold"):
+        for seed in (0, 1):
+            lines = [x + 0.01 * seed for x in curve]
+            write(tmp_path / f"{algorithm}{seed}", algorithm, seed, lines, rounds=700)
+    where = report([tmp_path], targets=[])
+    assert "one in 3 evaluations" in (where / HTML).read_text()
+    assert all(path.stat().st_size < 300_000 for path in where.rglob("*.svg"))
+
+
+def test_what_cannot_be_reported_is_a_sentence(swept, tmp_path, monkeypatch):
+    with pytest.raises(ExperimentError, match=r"'fedsgd' is none of the algorithms.*'fedavg'"):
+        report([swept], out=tmp_path, reference="fedsgd")
+    write(tmp_path / "again" / "copy", "fedavg", 0, [0.1])
+    with pytest.raises(ExperimentError, match="are the same run; give only one"):
+        report([swept, tmp_path / "again"], out=tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match=r'^fedlada: fedlada report needs .*"fedlada\[report\]"'):
+        main(["report", str(swept)])
+
+
+@pytest.mark.parametrize("name", ["report", "export"])
+def test_help_has_an_example(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert "Example: fedlada" in capsys.readouterr().out
+
+
+def test_export_writes_the_model_of_the_newest_checkpoint(tmp_path, swept):
+    import torch
+    from safetensors.torch import load_file
+
+    from fedlada import Checkpoints
+
+    flat = {"data.dataset": "digits", "data.clients": 5, "federation.cohort": 2}
+    flat |= {"train.steps": 1, "federation.rounds": 2}
+    runs.prepare(tmp_path / "run", experiment(flat, source="test"))
+    list(runs.run(tmp_path / "run"))
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(tmp_path / "run"), str(tmp_path / "model.safetensors")])
+    assert not ended.value.code
+    wanted = Checkpoints(tmp_path / "run" / "checkpoints").latest().model()
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
+    with pytest.raises(SystemExit, match="holds several runs"):
+        main(["export", str(swept), str(tmp_path / "other.safetensors")])
+    with pytest.raises(SystemExit, match="no checkpoint"):
+        main(["export", str(swept / "fedcm-seed0"), str(tmp_path / "other.safetensors")])

@@ -1,0 +1,143 @@
+"""A run may be killed at any moment and run again: no round is lost, none is repeated."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedlada.cli import main
+from fedlada.experiment import runs
+from fedlada.experiment.errors import ExperimentError
+from fedlada.experiment.reading import experiment, parse
+from fedlada.experiment.tracking import RECORDS
+
+DIGITS = ("data.dataset=digits", "data.clients=10", "federation.cohort=3", "train.batch_size=5")
+WORDS = (*DIGITS, "train.steps=3", "federation.rounds=30", "algorithm=scaffold")
+
+
+def configured(*words):
+    return experiment(dict(map(parse, (*WORDS, *words))), source="words")
+
+
+def run(directory, *words):
+    runs.prepare(directory, configured(*words))
+    return list(runs.run(directory))
+
+
+def lines(directory):
+    """The records without what a clock had to say."""
+    found = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    return [{k: v for k, v in record.items() if "seconds" not in k} for record in found]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "undisturbed"
+    run(directory)
+    return lines(directory)
+
+
+def test_a_run_leaves_its_configuration_its_records_and_its_circumstances(tmp_path, undisturbed):
+    records = run(tmp_path / "run")
+    assert lines(tmp_path / "run") == undisturbed
+    assert [line["round"] for line in undisturbed] == [record.round for record in records]
+    done = json.loads((tmp_path / "run" / runs.DONE).read_text())
+    assert done["rounds"] == 30
+    assert done["versions"].keys() == {"fedlada", "torch", "python"}
+    assert done["machine"].keys() >= {"processor", "cores", "torch_threads"}
+    assert done["command"] == sys.argv
+    assert done["seconds"] == pytest.approx(sum(record.seconds for record in records))
+    assert runs.last_line(tmp_path / "run")["round"] == 30
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, undisturbed):
+    directory, file = tmp_path / "run", tmp_path / "file.toml"
+    file.touch()
+    command = [sys.executable, "-m", "fedlada.cli", "run", str(file), *WORDS, "--out"]
+    process = subprocess.Popen(
+        [*command, str(directory)], env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    while runs.last_line(directory).get("round", 0) < 5:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = (directory / RECORDS).read_text().splitlines()
+    assert not runs.finished(directory)
+    records = run(directory)
+    # At most the round in flight is done again.
+    assert len(before) + len(records) in (30, 29)
+    assert lines(directory) == undisturbed
+    assert (directory / RECORDS).read_text().startswith("\n".join(before) + "\n")
+    assert runs.finished(directory)
+
+
+@pytest.mark.parametrize("damage", ["half a line", "a missing line", "a line too many"])
+def test_a_kill_between_checkpoint_and_line_is_mended(tmp_path, undisturbed, damage):
+    runs.prepare(tmp_path, configured())
+    for record in runs.run(tmp_path):
+        if record.round == 7:
+            break
+    path = tmp_path / RECORDS
+    whole = path.read_text()
+    last = whole.splitlines(keepends=True)[-1]
+    path.write_text(
+        {
+            "half a line": whole + last[:40],
+            "a missing line": whole.removesuffix(last),
+            "a line too many": whole + last.replace('"round": 7', '"round": 8'),
+        }[damage]
+    )
+    list(runs.run(tmp_path))
+    assert lines(tmp_path) == undisturbed
+
+
+def test_records_that_do_not_fit_the_checkpoint_are_refused(tmp_path):
+    runs.prepare(tmp_path, configured())
+    for record in runs.run(tmp_path):
+        if record.round == 7:
+            break
+    (tmp_path / RECORDS).unlink()
+    with pytest.raises(ExperimentError, match="does not hold rounds 1 to 7"):
+        list(runs.run(tmp_path))
+
+
+def test_a_finished_run_does_nothing_and_more_rounds_go_on(tmp_path):
+    assert len(run(tmp_path, "federation.rounds=3")) == 3
+    assert run(tmp_path, "federation.rounds=3") == []
+    assert [record.round for record in run(tmp_path, "federation.rounds=5")] == [4, 5]
+    assert run(tmp_path, "federation.rounds=4") == []
+
+
+def test_a_directory_refuses_another_run_and_names_the_key(tmp_path):
+    run(tmp_path, "federation.rounds=1")
+    with pytest.raises(ExperimentError, match=r"settings\.lr is 0\.1, not 0\.2"):
+        run(tmp_path, "settings.lr=0.2")
+    runs.prepare(tmp_path, configured("name=other", "evaluate.targets=[0.5]"))
+
+
+def test_a_tracker_that_is_not_installed_is_a_sentence(tmp_path):
+    for name in ("mlflow", "wandb"):
+        with pytest.raises(ExperimentError, match=rf"pip install {name}"):
+            run(tmp_path / name, f"track=['{name}']")
+
+
+def test_errors_end_the_command_with_one_sentence(tmp_path, capsys):
+    file = tmp_path / "file.toml"
+    file.write_text("[train]\nstepz = 3\n")
+    with pytest.raises(SystemExit, match=r"^fedlada: .*'train\.steps'"):
+        main(["run", str(file)])
+
+
+def test_without_the_extra_algorithms_works_and_all_else_is_a_sentence(monkeypatch, capsys):
+    for module in [name for name in sys.modules if name.startswith("fedlada.experiment")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    main(["algorithms"])
+    assert "fedlada" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"fedlada\[experiment\]"):
+        main(["run", "file.toml"])

@@ -1,0 +1,191 @@
+"""A sweep runs what is missing, reads back as one frame, and compares on targets."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fedlada.cli import main
+from fedlada.experiment import runs
+from fedlada.experiment.cells import cells
+from fedlada.experiment.comparison import targets_of
+from fedlada.experiment.errors import ExperimentError
+from fedlada.experiment.results import frame, summary
+from fedlada.experiment.sweep import LOG, runs_in
+
+FILE = """
+name = "small"
+[data]
+dataset = "digits"
+clients = 10
+[train]
+steps = 5
+batch_size = 10
+[federation]
+cohort = 3
+rounds = 6
+[evaluate]
+split = "validation"
+every = 2
+targets = [0.3, 0.999]
+[sweep]
+federation.seed = [0, 1]
+[[sweep.cell]]
+algorithm = "fedavg"
+settings.lr = [0.001, 0.2]
+[[sweep.cell]]
+algorithm = "fedlada"
+settings.lr = 0.01
+"""
+NAMES = ["fedavg-lr0.001", "fedavg-lr0.2", "fedlada-lr0.01"]
+
+
+def command(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code, ended.value.code
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("sweep")
+    (directory / "file.toml").write_text(FILE)
+    command("sweep", f"{directory}/file.toml", "--out", f"{directory}/out", "--jobs", "2")
+    return directory
+
+
+def contents(directory: Path) -> dict[Path, tuple[int, bytes]]:
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in directory.rglob("*") if p.is_file()}
+
+
+def test_a_second_sweep_does_nothing(swept):
+    out = swept / "out"
+    assert {path.name for path in runs_in(out)} == {f"{n}-seed{s}" for n in NAMES for s in (0, 1)}
+    assert all(runs.finished(path) for path in runs_in(out))
+    before = {p: c for p, c in contents(out).items() if p.name != runs.CONFIG}
+    command("sweep", f"{swept}/file.toml", "--out", str(out))
+    command("resume", str(out))
+    assert {p: c for p, c in contents(out).items() if p.name != runs.CONFIG} == before
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_was_stopped_ends_its_processes_and_goes_on(tmp_path, how):
+    file, out = tmp_path / "file.toml", tmp_path / "out"
+    file.write_text(FILE)
+    words = ["sweep", str(file), "federation.rounds=4000", "--out", str(out), "--jobs", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "fedlada.cli", *words])
+    first = out / "fedavg-lr0.001-seed0"
+    while runs.last_line(first).get("round", 0) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    child = int((first / LOG).read_text().split()[-1])
+    process.send_signal(how)
+    assert process.wait() == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    until = time.monotonic() + 30
+    while (Path("/proc") / str(child)).exists():
+        assert time.monotonic() < until, "the run went on without its sweep"
+        time.sleep(0.01)
+    done = runs.last_line(first)["round"]
+    runs.prepare(first, cells(file, [f"federation.rounds={done + 2}"])[first.name])
+    # The checkpoint may be one round ahead of the records.
+    assert [record.round for record in runs.run(first)] in ([done + 1, done + 2], [done + 2])
+    lines = (first / "records.jsonl").read_text().splitlines()
+    rounds = [json.loads(line)["round"] for line in lines]
+    assert rounds == list(range(1, done + 3))
+
+
+def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
+    file, out = tmp_path / "file.toml", tmp_path / "out"
+    file.write_text(FILE)
+    words = ["federation.rounds=1", "--out", str(out), "--only", "*-seed0", "--jobs", "1"]
+    # A file in the way of the checkpoints is a fault of one run.
+    in_the_way = out / "fedavg-lr0.2-seed0" / "checkpoints"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.touch()
+    with pytest.raises(SystemExit, match="1 of 3 runs failed"):
+        main(["sweep", str(file), *words])
+    assert "FileExistsError" in (out / "fedavg-lr0.2-seed0" / LOG).read_text()
+    assert runs.finished(out / "fedlada-lr0.01-seed0")
+    in_the_way.unlink()
+    command("resume", str(out))
+    assert runs.finished(out / "fedavg-lr0.2-seed0")
+
+
+def test_a_directory_of_runs_is_one_frame(swept):
+    data = frame([swept / "out"])
+    assert len(data) == len(runs_in(swept / "out")) * 6
+    assert {"settings.lr", "federation.seed", "loss", "drift", "rejected"} <= set(data.columns)
+    assert set(data["variant"]) == {"fedavg lr=0.001", "fedavg lr=0.2", "fedlada"}
+    assert data["accuracy"].to_list() == data["validation_accuracy"].to_list()
+    one = data.filter(pl.col("run") == "fedlada-lr0.01-seed1")
+    assert one["round"].to_list() == [1, 2, 3, 4, 5, 6]
+    assert one["accuracy"].is_null().to_list() == [True, False] * 3
+    assert one["total_bytes"][-1] == (one["bytes_down"] + one["bytes_up"]).sum()
+    assert one["total_seconds"][2] == pytest.approx(sum(one["seconds"][:3]))
+
+
+def test_a_target_counts_from_its_first_round_and_may_not_be_reached(swept):
+    data = frame([swept / "out"])
+    assert targets_of([swept / "out"]) == [0.3, 0.999]
+    for row in summary(data, [0.3, 0.999]).rows(named=True):
+        own = data.filter((pl.col("run") == row["run"]) & (pl.col("accuracy") >= 0.3))
+        first = own.rows(named=True)[0] if len(own) else {}
+        assert row["rounds_to_0.3"] == first.get("round")
+        assert row["bytes_to_0.3"] == first.get("total_bytes")
+        assert row["rounds_to_0.999"] is row["seconds_to_0.999"] is None
+        accuracies = data.filter(pl.col("run") == row["run"])["accuracy"].drop_nulls()
+        assert (row["best"], row["final"]) == (accuracies.max(), accuracies[-1])
+
+
+def test_compare_has_a_row_for_every_variant_and_says_not_reached(swept, capsys):
+    command("compare", str(swept / "out"))
+    printed = capsys.readouterr().out
+    for variant in ("fedavg lr=0.001", "fedavg lr=0.2", "fedlada"):
+        assert len([line for line in printed.splitlines() if variant in line]) == 3
+    assert printed.count("not reached") >= 9
+    assert "±" in printed
+
+
+def test_best_is_chosen_on_validation_and_can_be_swept(swept, capsys):
+    command("best", str(swept / "out"))
+    assert "edge" in capsys.readouterr().out
+    file = swept / "main.toml"
+    file.write_text("data.dataset = 'digits'\n" + (swept / "out/best.toml").read_text())
+    assert set(cells(file)) == {"fedavg-lr0.2", "fedlada"}
+
+
+def test_best_refuses_the_test_split_and_unequal_budgets(tmp_path, swept):
+    from fedlada.experiment.tuning import choose
+
+    some = cells(swept / "file.toml", ["federation.rounds=1"])["fedlada-lr0.01-seed0"]
+    seen = some.model_copy(update={"evaluate": some.evaluate.model_copy(update={"split": "test"})})
+    for name, config, sentence in (("test", seen, "validation"), ("one", some, "not finished")):
+        runs.prepare(tmp_path / name / "run", config)
+        with pytest.raises(ExperimentError, match=sentence):
+            choose(tmp_path / name)
+    more = cells(swept / "file.toml", ["federation.rounds=2"])["fedlada-lr0.01-seed0"]
+    runs.prepare(tmp_path / "one" / "more", more)
+    for run in runs_in(tmp_path / "one"):
+        list(runs.run(run))
+    with pytest.raises(ExperimentError, match="equal budgets"):
+        choose(tmp_path / "one")
+
+
+def test_partition_shows_who_holds_what(swept, capsys):
+    command("partition", str(swept / "file.toml"), "--clients", "3")
+    printed = capsys.readouterr().out
+    assert "on 10 clients" in printed
+    assert "and 7 more clients" in printed
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "sweep", "resume", "partition", "compare", "best", "report", "export"]
+)
+def test_every_help_has_an_example(name, capsys):
+    command(name, "--help")
+    assert "Example: fedlada" in capsys.readouterr().out

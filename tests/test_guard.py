@@ -1,0 +1,136 @@
+"""The guard's measures and limits, as laws."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+import fedlada
+from federations import Federation, Point, local_steps, quadratics
+from fedlada import Guard, LocalRound, Task
+from fedlada.algorithms import Vector
+from fedlada.algorithms.vectors import BLOCK
+from fedlada.moments import SecondMoment
+
+sizes = st.lists(st.floats(1e-6, 1e6), min_size=5, max_size=15)
+
+
+@given(sizes, st.lists(st.floats(0, 1e300), max_size=2))
+def test_a_minority_moves_the_median_no_further_than_the_majority_reaches(honest, hostile):
+    """However large, two of seven and more cannot lift the limit above the largest honest one's."""
+    guard = Guard(deviations=0)
+    limit = guard.limits(guard.remember({}, {"delta": honest + hostile}))["delta"]
+    assert limit <= max(honest) * guard.slack ** (1 + 4 / len(honest)) * (1 + 1e-9)
+
+
+@given(sizes, st.floats(1e-3, 1e3))
+def test_limits_scale_with_what_is_measured(values, factor):
+    guard = Guard()
+    limit = guard.limits(guard.remember({}, {"q": values}))["q"]
+    scaled = guard.limits(guard.remember({}, {"q": [factor * value for value in values]}))["q"]
+    assert math.isclose(scaled, factor * limit, rel_tol=1e-6)
+
+
+@given(sizes)
+def test_no_reply_within_slack_of_the_median_is_limited(values):
+    guard = Guard()
+    history = guard.remember({}, {"q": values})
+    median = history["q"][0][0]
+    assert guard.limits(history)["q"] >= guard.slack * median
+
+
+@pytest.mark.parametrize(("cohort", "rounds"), [(1, 6), (2, 3), (4, 2), (6, 1), (50, 1)])
+def test_the_history_is_as_short_as_it_can_be(cohort, rounds):
+    guard, history = Guard(memory=6), {}
+    for round in range(10):
+        history = guard.remember(history, {"q": [float(round)] * cohort})
+    assert [median for median, _, _ in history["q"]] == list(range(10 - rounds, 10))
+
+
+def test_where_all_are_zero_nothing_is_limited():
+    guard = Guard()
+    assert guard.limits(guard.remember({}, {"q": [0.0, 0.0]}))["q"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"slack": 1.0}, "slack is 1.0; it must be above 1"),
+        ({"rise": 0.5}, "rise is 0.5; it must be above 1"),
+        ({"deviations": -1}, "deviations is -1"),
+        ({"memory": 0}, "memory is 0; it must be at least 1"),
+        ({"largest_gradient": 0}, "largest_gradient is 0; it must be positive"),
+    ],
+)
+def test_settings_are_checked(settings, said):
+    with pytest.raises(ValueError, match=said):
+        Guard(**settings)
+
+
+def vectors(seed: int, *, low: float = 0.0) -> Vector:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(3, BLOCK // 2), (7,), (2, 1)]  # the first is more than one block
+    return Vector(low + torch.rand(shape, generator=generator) for shape in shapes)
+
+
+def test_a_rise_is_the_sum_of_the_roots_differences():
+    sent, reply = vectors(1), vectors(2, low=1.0)
+    expected = sum(
+        float((a.sqrt() - b.sqrt()).abs().sum()) for a, b in zip(reply, sent, strict=True)
+    )
+    rise = SecondMoment(sent, rising=True).rise(reply)
+    assert math.isclose(rise.size, expected, rel_tol=1e-5)
+    assert not rise.low
+
+
+@given(st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, BLOCK * 3 // 2 - 1))
+@settings(max_examples=30, deadline=None)
+def test_a_rise_is_finite_only_if_all_elements_are(value, position):
+    sent, reply = vectors(1), vectors(2, low=1.0)
+    reply.tensors[0].view(-1)[position] = value
+    assert not math.isfinite(SecondMoment(sent, rising=True).rise(reply).size)
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_what_is_too_low_is_raised_to_the_floor(rising):
+    sent = vectors(1, low=0.5)
+    moment = SecondMoment(sent, rising=rising)
+    reply = sent.full_like(-1.0)
+    assert moment.rise(reply).low
+    assert moment.raised(reply).equal(sent if rising else sent.zeros_like())
+    assert not moment.rise(sent).low
+
+
+@given(st.floats(0, 1))
+@settings(max_examples=30, deadline=None)
+def test_pulling_back_shortens_the_rise_by_the_factor(factor):
+    sent, reply = vectors(1), vectors(2, low=1.0)
+    moment = SecondMoment(sent, rising=True)
+    pulled = moment.pulled(reply, factor)
+    assert math.isclose(
+        moment.rise(pulled).size, factor * moment.rise(reply).size, rel_tol=1e-2, abs_tol=1.0
+    )
+    assert not moment.rise(pulled).low
+
+
+@pytest.mark.parametrize("name", ["fedcm", "fedlada", "fedadam-amended", "fedavg", "localadam"])
+def test_a_client_without_gradient_is_where_the_server_expects_it(name):
+    """Of two replies the one that says nothing is measured as nothing."""
+    chosen = fedlada.algorithm(name, weight_decay=0.0)
+    fed = Federation(chosen, Point(at=1.0), quadratics(4), local_steps(3))
+    fed.run(2)
+    task = Task(round=2, seed=0, lr=0.01, vectors=fed.vectors.only(chosen.down))
+    local = LocalRound(chosen, Point(), task, client=0)
+    optimizer = local.optimizer()
+    for _ in range(5):
+        optimizer.step()
+    delta = local.finish(examples=1).vectors.delta
+    expected = chosen.part.coasting(task.vectors, 5 * 0.01)
+    assert delta.distance(expected or delta.zeros_like()) < 1e-12
+    assert (expected is None) == ("g_a" not in chosen.down)
+
+
+def test_the_distance_of_vectors_is_the_norm_of_their_difference():
+    a, b = vectors(1), vectors(2)
+    assert math.isclose(a.distance(b), (a - b).norm(), rel_tol=1e-6)
