@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 0 only where the goals hold")
     parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--directory", type=Path, default=Path("runs/attacks"))
     parser.add_argument("--only", metavar="WORD", help="run the cases with this in their name")
     options = parser.parse_args()

@@ -296,7 +296,8 @@ class Admission:
                 vectors[name] = (vector if base is None else vector - base) * left[name]
                 if base is not None:
                     vectors[name].add_(base)
-        metrics = {name: value for name, value in reply.metrics.items() if math.isfinite(value)}
+        # The square, too, must be a number: the spread of a metric is made of these.
+        metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
         notes += ["metrics not finite"] if len(metrics) < len(reply.metrics) else []
         admitted = replace(
             reply,

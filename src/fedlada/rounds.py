@@ -97,8 +97,8 @@ class Tally:
         scalars = {"steps": float(content.steps), "lr_steps": content.lr_steps}
         self.total.fold(content.vectors, weight=weight, scalars=scalars)
         observed = {f"metric:{name}": value for name, value in content.metrics.items()}
-        observed |= {f"square:{name}": value**2 for name, value in content.metrics.items()}
-        observed["norm²"] = content.vectors.delta.norm() ** 2
+        observed |= {f"square:{name}": value * value for name, value in content.metrics.items()}
+        observed["norm²"] = _square(content.vectors.delta.norm())
         self._observed.fold(Vectors(), weight=weight, scalars=observed)
         self.limited.update(reply.limited)
         self.bytes_up += content.vectors.nbytes()
@@ -110,16 +110,20 @@ class Tally:
         scalars = self._observed.scalars() if self.accepted else {}
         means = {n.removeprefix("metric:"): v for n, v in scalars.items() if n.startswith("metric")}
         squares = {name: scalars[f"square:{name}"] for name in means}
-        spread = {n: math.sqrt(max(squares[n] - mean**2, 0)) for n, mean in means.items()}
+        spread = {n: math.sqrt(max(squares[n] - mean * mean, 0)) for n, mean in means.items()}
         return means, spread
 
     def distances(self, moved: Vector, mean: Vector) -> tuple[float, float]:
         """Drift and consistency, when the server moved by ``moved`` after a plain mean."""
         squares = self._observed.scalars()["norm²"]
-        drift = squares - mean.norm() ** 2
+        drift = squares - _square(mean.norm())
         # y_i - x' = moved - delta_i, and the mean of delta_i is known.
-        consistency = squares - 2 * moved.dot(mean) + moved.norm() ** 2
+        consistency = squares - 2 * moved.dot(mean) + _square(moved.norm())
         return max(drift, 0.0), max(consistency, 0.0)
+
+
+def _square(value: float) -> float:
+    return value * value  # ** raises where this is infinite
 
 
 class Clock:

@@ -143,9 +143,10 @@ def test_the_box_is_around_the_second_moment_that_was_sent():
     assert any("v_hat out of the box" in record.limited for record in records)
 
 
-def test_a_metric_that_is_no_number_costs_the_metric_and_not_the_reply():
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+def test_a_metric_that_is_no_number_costs_the_metric_and_not_the_reply(value):
     def broken(model, data, optimizer):
-        return train(model, data, optimizer) | {"auc": float("nan")}
+        return train(model, data, optimizer) | {"auc": value}
 
     fed = Federation(ALGORITHMS["fedavg"], Model(), data(), broken)
     with pytest.warns(UserWarning, match="limited metrics not finite 12x"):

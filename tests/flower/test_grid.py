@@ -232,6 +232,22 @@ def test_a_grid_that_is_gone_ends_the_run():
         one_round(found, state)
 
 
+def test_what_a_reply_says_it_answers_is_not_trusted():
+    grid = memory_grid()
+
+    found, state = engine(grid)
+    whole = grid.pull_messages
+    grid.pull_messages = lambda ids: [spoil(message) for message in whole(ids)]
+
+    def spoil(message: Message) -> Message:
+        if message.metadata.src_node_id == 1003:
+            message.metadata.__dict__["_reply_to_message_id"] = "another"
+            assert message.metadata.reply_to_message_id == "another"
+        return message
+
+    assert one_round(found, state).accepted == CLIENTS
+
+
 def test_no_node_takes_the_place_of_one_that_is_there():
     grid = memory_grid()
     grid.offline = {4}

@@ -85,13 +85,8 @@ class GridEngine:
                 yield Failure(client=client, reason="not sent")
         end = None if self._deadline is None else began + self._deadline
         with Pull(self._grid, list(pending), end) as replies:
-            for message in replies:
-                if isinstance(message, Unreadable):
-                    client = pending.pop(message.message_id)
-                    yield Rejection(client=client, reason="cannot be read")
-                    continue
-                client = pending.pop(message.metadata.reply_to_message_id)
-                yield self._read(message, client)
+            for message_id, message in replies:
+                yield self._read(message, pending.pop(message_id))
                 del message
         for client in pending.values():
             yield Failure(client=client, reason="deadline")
@@ -99,7 +94,9 @@ class GridEngine:
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Nothing to do: each client is told with its next task."""
 
-    def _read(self, message: Message, client: int) -> Reply | Failure:
+    def _read(self, message: Message | Unreadable, client: int) -> Reply | Failure:
+        if isinstance(message, Unreadable):
+            return Rejection(client=client, reason="cannot be read")
         if message.has_error():
             return Failure(client=client, reason=f"Flower error {message.error.code}")
         try:
@@ -136,7 +133,7 @@ class GridEngine:
         )
         nodes = dict(zip(ids, new, strict=True))
         with Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
-            for message in replies:
+            for message_id, message in replies:
                 if isinstance(message, Unreadable) or message.has_error():
                     continue
                 try:
@@ -145,7 +142,7 @@ class GridEngine:
                     continue
                 if self._node_of.get(client) in there:  # nobody takes the place of one who is there
                     continue
-                self._node_of[client] = nodes[message.metadata.reply_to_message_id]
+                self._node_of[client] = nodes[message_id]
                 self.clients = max(self.clients, clients)
 
     def _message(self, record: RecordDict, client: int, kind: str, round: int) -> Message:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -26,12 +25,12 @@ THREADS = 16
 """At most so many pulls, stuck ones included, at a time."""
 
 
-@dataclass(frozen=True)
 class Unreadable:
     """A reply that came and that Flower itself cannot read."""
 
-    message_id: str
-    """Of the message it answers."""
+
+Found = tuple[str, Message | Unreadable]
+"""What came, and the message it answers: what a reply says of that itself is not trusted."""
 
 
 class Pull:
@@ -40,7 +39,7 @@ class Pull:
     def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
         self._grid, self._left, self._end = grid, len(ids), end
         self._waiting = deque(ids)
-        self._found: queue.Queue[Message | Unreadable | Exception] = queue.Queue(maxsize=1)
+        self._found: queue.Queue[Found | Exception] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._since: dict[int, float] = {}
         self._numbers = itertools.count()
@@ -52,7 +51,7 @@ class Pull:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
 
-    def __iter__(self) -> Iterator[Message | Unreadable]:
+    def __iter__(self) -> Iterator[Found]:
         while self._left:
             now = time.monotonic()
             if self._end is not None and now >= self._end:
@@ -90,7 +89,7 @@ class Pull:
             try:
                 messages = list(self._grid.pull_messages([message_id]))
             except Exception as error:
-                messages = [Unreadable(message_id)]
+                messages = [Unreadable()]
                 if not self._answers():  # then it is not the reply; the main thread raises it
                     self._hand_over(error)
                     break
@@ -98,7 +97,7 @@ class Pull:
             # Another thread would only hold one more reply.
             self._since[number] = math.inf
             if messages:
-                self._hand_over(messages.pop())
+                self._hand_over((message_id, messages.pop()))
                 looked, last = 0, time.monotonic()
                 continue
             self._waiting.append(message_id)
@@ -116,7 +115,7 @@ class Pull:
             return False
         return True
 
-    def _hand_over(self, found: Message | Unreadable | Exception) -> None:
+    def _hand_over(self, found: Found | Exception) -> None:
         while not self._closed.is_set():
             try:
                 return self._found.put(found, timeout=POLL)
