@@ -155,11 +155,11 @@ def test_if_no_checkpoint_is_whole_nothing_is_started_anew(tmp_path):
 
 def test_on_a_full_disk_the_run_stops_with_a_sentence_and_goes_on_when_there_is_room(tmp_path):
     """The disk is full at a file of more than 1000 bytes: the vectors are larger."""
-    start(tmp_path / "run", algorithm="fedlada", rounds=2).run()
     program = f"""
 import resource, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 import test_checkpoints as here
+here.start(here.Path({str(tmp_path / "run")!r}), algorithm="fedlada", rounds=2).run()
 run = here.start(here.Path({str(tmp_path / "run")!r}), algorithm="fedlada")
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 run.run()
