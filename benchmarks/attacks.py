@@ -8,7 +8,6 @@ Cases are checkpointed: a stopped run goes on.
 Run: python benchmarks/attacks.py --check
 """
 
-import argparse
 import json
 import warnings
 from pathlib import Path
@@ -122,9 +121,7 @@ def median_root(state: ServerState) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 0 only where the goals hold")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
+    parser = measure.parser(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--directory", type=Path, default=Path("runs/attacks"))
     parser.add_argument("--only", metavar="WORD", help="run the cases with this in their name")

@@ -9,7 +9,6 @@ again.  At the end server and clients must have the bits of an undisturbed run i
 Run: python benchmarks/deployment_kills.py --check
 """
 
-import argparse
 import random
 import sys
 import tempfile
@@ -118,9 +117,7 @@ def shown(name: str):
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 0 only where the goal holds")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
+    parser = measure.parser(__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10, help="of both algorithms together")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

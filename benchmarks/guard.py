@@ -9,11 +9,9 @@ ResNet-18-GN two clients for 50 (its cost per reply and per checkpoint are what 
 Run: python benchmarks/guard.py --check
 """
 
-import argparse
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import torch
 
@@ -58,7 +56,7 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ClientData]:
 
 def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, float]:
     """Percent of a round: from pairs of rounds, and from inside."""
-    from fedlada import checkpoint, guard
+    from fedlada import admission, checkpoint
 
     data = clients(cohort, (3, 32, 32))
     with tempfile.TemporaryDirectory() as directory:
@@ -74,9 +72,9 @@ def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, 
         )
         inside = Clock()
         undo = [
-            inside.around(guard.Admission, "_look"),
-            inside.around(guard.Admission, "_limited"),
-            inside.around(guard.Admission, "__init__"),
+            inside.around(admission.Admission, "_look"),
+            inside.around(admission.Admission, "_limited"),
+            inside.around(admission.Admission, "__init__"),
             inside.around(checkpoint.Checkpoints, "save"),
         ]
         next(bare), next(safe)
@@ -97,9 +95,7 @@ def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, 
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 0 only where the goal holds")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
+    parser = measure.parser(__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, nargs=2, default=[16, 6], metavar="N")
     options = parser.parse_args()
     figures, beside = {}, {}

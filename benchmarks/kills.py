@@ -8,7 +8,6 @@ every client keeps, bit for bit, and the rounds on record, each exactly once.
 Run: python benchmarks/kills.py --check
 """
 
-import argparse
 import json
 import os
 import random
@@ -125,9 +124,7 @@ def disturbed(directory: Path, name: str, every: int, *, length: float, dice) ->
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 0 only where the goal holds")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
+    parser = measure.parser(__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="how many at least")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -12,13 +12,18 @@ from pathlib import Path
 import torch
 
 
-def arguments(description: str) -> argparse.Namespace:
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--check", action="store_true", help="exit 0 only where the goal holds (else always)"
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str) -> argparse.Namespace:
+    return parser(description).parse_args()
 
 
 def machine() -> str:

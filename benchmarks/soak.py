@@ -9,7 +9,6 @@ Run: python benchmarks/soak.py --check
 Replay a log: python benchmarks/soak.py --replay LOG
 """
 
-import argparse
 import json
 import shutil
 import tempfile
@@ -146,9 +145,7 @@ def replay(lines):
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="the guard stepped in")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 0 only where the goal holds")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
+    parser = measure.parser(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, help="keep the log here")

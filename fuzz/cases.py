@@ -23,6 +23,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
+from fedlada.admission import Admission, Admitted
 from fedlada.algorithms import Vector, Vectors, algorithm
 from fedlada.flower.records import (
     HEADER,
@@ -34,7 +35,7 @@ from fedlada.flower.records import (
     read_reply,
     reply_record,
 )
-from fedlada.guard import Admission, Admitted, Guard
+from fedlada.guard import Guard
 from fedlada.protocol import Rejection, Reply, Task
 
 HONEST = {"client": 3, "round": 7, "examples": 20, "steps": 5, "lr_steps": 0.5, "seconds": 1.0}

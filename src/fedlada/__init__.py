@@ -2,8 +2,9 @@
 
 from .aggregation import Mean
 from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
-from .checkpoint import Checkpoint, CheckpointError, Checkpoints, export
+from .checkpoint import Checkpoint, CheckpointError, Checkpoints
 from .client import LocalRound
+from .export import export
 from .federation import ServerState, federate
 from .guard import Guard
 from .local import InProcess

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .algorithms import Vector, Vectors, require
 from .federation import ServerState
@@ -31,7 +31,7 @@ from .files import write
 from .fingerprint import Plain, differences, fingerprint
 from .rounds import RoundRecord
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Names", "export"]
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Names", "safetensors"]
 
 FORMAT = 1
 
@@ -203,7 +203,7 @@ class Checkpoints:
             hashlib.sha256(content).hexdigest() == manifest["sha256"],
             f"{vectors.name} is not what was written",
         )
-        tensors = _safetensors().load(content)
+        tensors = safetensors().load(content)
         names: Names = manifest["names"]
         state = ServerState(
             Vectors(
@@ -242,48 +242,12 @@ class Checkpoints:
                 path.unlink()
 
 
-def export(
-    checkpoint: Checkpoint | Checkpoints | str | Path,
-    path: str | Path,
-    model: nn.Module | None = None,
-) -> None:
-    """Write the model of a checkpoint as a plain ``state_dict`` in safetensors.
-
-    Any torch program loads it: ``model.load_state_dict(safetensors.torch.load_file(path))``.
-    Without ``model`` it has the federated parameters and averaged buffers; with it, also all
-    that never travelled, such as frozen parameters.
-    """
-    if isinstance(checkpoint, str | Path):
-        checkpoint = Checkpoints(checkpoint)
-    if isinstance(checkpoint, Checkpoints):
-        found = checkpoint.latest()
-        require(found is not None, f"there is no checkpoint in {checkpoint.directory}")
-        assert found is not None
-        checkpoint = found
-    tensors = checkpoint.model()
-    if model is not None:
-        tensors = _with_ties(model, tensors)
-    write(
-        Path(path),
-        _safetensors().save({n: t.detach().contiguous().clone() for n, t in tensors.items()}),
-    )
-
-
-def _with_ties(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole ``state_dict``; a tied weight is federated under one name and has several."""
-    state = model.state_dict(keep_vars=True)
-    unknown = trained.keys() - state.keys()
-    require(not unknown, f"the model has no {', '.join(sorted(unknown))}: it is another model")
-    by_identity = {id(state[name]): t for name, t in trained.items()}
-    return {name: by_identity.get(id(t), t.detach()) for name, t in state.items()}
-
-
 def _serialised(state: ServerState, names: Names) -> bytes:
     tensors = {"random": torch.get_rng_state()}
     for name, vector in state.vectors.items():
         for part, t in zip(names[_kind(name)], vector, strict=True):
             tensors[f"{name}/{part}"] = t.detach().cpu().contiguous()
-    content: bytes = _safetensors().save(tensors)
+    content: bytes = safetensors().save(tensors)
     return content
 
 
@@ -317,12 +281,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _safetensors() -> ModuleType:
+def safetensors() -> ModuleType:
+    """The library's part for torch, or one sentence on what to install."""
     try:
-        import safetensors.torch
+        import safetensors.torch as torch_part
     except ModuleNotFoundError:
         raise CheckpointError(
             "checkpoints are written as safetensors, which is not installed; install"
             " fedlada[checkpoint]"
         ) from None
-    return safetensors.torch
+    return torch_part

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from .admission import Admission, Admitted, Weighting
 from .aggregation import Mean
 from .algorithms import Algorithm, Round, Vector, Vectors, require
-from .guard import Admission, Admitted, Guard, History, Weighting
+from .guard import Guard, History
 from .protocol import Engine, Failure, Reply, Task
 from .rounds import Aggregator, Clock, RoundRecord, Tally
 from .sampling import Sampler

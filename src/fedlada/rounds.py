@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from .admission import Admitted
 from .aggregation import Mean
 from .algorithms import Vector, Vectors
-from .guard import Admitted
 from .protocol import Failure, Rejection
 
 __all__ = ["Aggregator", "Clock", "RoundRecord", "Tally"]

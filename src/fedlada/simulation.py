@@ -9,12 +9,13 @@ from typing import Any, Generic, cast
 
 from torch import nn
 
+from .admission import Weighting
 from .aggregation import Mean
 from .algorithms import Algorithm, algorithm as by_name
 from .checkpoint import Checkpoints
 from .client import D, Train, keeps
 from .federation import ServerState, federate
-from .guard import Guard, Weighting
+from .guard import Guard
 from .local import ClientDatasets, InProcess
 from .parameters import BufferPolicy
 from .rounds import Aggregator, RoundRecord

@@ -61,7 +61,7 @@ def test_the_kept_corpus_replays_within_the_cap(path):
 @pytest.mark.parametrize("name", cases.seeds())
 def test_what_the_fuzzer_starts_from_is_taken(name):
     found = cases.run(cases.case(cases.seeds()[name]))
-    assert isinstance(found, fedlada.guard.Admitted | tuple)
+    assert isinstance(found, fedlada.admission.Admitted | tuple)
 
 
 @settings(max_examples=300, deadline=None)

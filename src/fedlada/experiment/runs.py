@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import FixedSize, RoundRecord, Simulation, simulate
 from ..data import ClientData
+from ..files import write
 from .config import FREE, Experiment
 from .errors import ExperimentError
 from .keys import flatten
@@ -40,7 +41,7 @@ def prepare(directory: Path, config: Experiment) -> None:
                     f" {new.get(key)!r}; choose another --out, or delete that directory."
                 )
     directory.mkdir(parents=True, exist_ok=True)
-    _write(path, dump(config))
+    write(path, dump(config).encode())
 
 
 def finished(directory: Path) -> bool:
@@ -64,7 +65,8 @@ def run(directory: Path) -> Iterator[RoundRecord]:
             for tracker in tracking:
                 tracker.record(record)
             yield record
-    _write(directory / DONE, json.dumps(_summary(directory, config, began), indent=2))
+    summary = json.dumps(_summary(directory, config, began), indent=2)
+    write(directory / DONE, summary.encode())
 
 
 def last_line(directory: Path) -> dict[str, object]:
@@ -111,9 +113,3 @@ def _summary(directory: Path, config: Experiment, began: float) -> dict[str, obj
         "seconds_of_last_session": time.time() - began,
         **provenance(),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from .. import RoundRecord
+from ..files import write
 from .adapters import ADAPTERS, Tracker
 from .config import Experiment
 from .errors import ExperimentError, missing
@@ -58,9 +59,7 @@ class JsonLines:
                 f"{path} does not hold rounds 1 to {last} in order, though the checkpoint beside it"
                 " is of that round; restore the file, or delete the run's directory to start again."
             )
-        part = path.with_suffix(".part")
-        part.write_text("".join(lines))
-        part.replace(path)
+        write(path, "".join(lines).encode())
         self._file = path.open("a")
 
     def record(self, record: RoundRecord) -> None:

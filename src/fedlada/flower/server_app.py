@@ -14,12 +14,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from ..admission import Weighting
 from ..algorithms import Algorithm, algorithm as by_name, require
 from ..algorithms.composition import nearest
 from ..checkpoint import Checkpoints
 from ..client import keeps
 from ..federation import ServerState, federate
-from ..guard import Guard, Weighting
+from ..guard import Guard
 from ..parameters import BufferPolicy
 from ..robust import AGGREGATORS
 from ..rounds import Aggregator, RoundRecord
