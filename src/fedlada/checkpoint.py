@@ -136,6 +136,10 @@ class Checkpoints:
             time.sleep(0.1)
         _LOCKS[place] = lock
 
+    def close(self) -> None:
+        """Let go of the directory, for another process."""
+        os.close(_LOCKS.pop(self.directory.resolve()))
+
     def save(
         self, state: ServerState, record: RoundRecord, *, config: Mapping[str, Plain], names: Names
     ) -> None:

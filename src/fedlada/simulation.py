@@ -18,6 +18,7 @@ from .federation import ServerState, federate
 from .guard import Guard
 from .local import ClientDatasets, InProcess
 from .parameters import BufferPolicy
+from .protocol import Engine
 from .rounds import Aggregator, RoundRecord
 from .sampling import FixedSize, Sampler
 from .server import Evaluate, Server
@@ -65,6 +66,7 @@ def simulate(
     evaluate_every: int = 1,
     buffers: BufferPolicy = "refuse",
     store: Store | None = None,
+    engine: Engine | None = None,
     state: ServerState | None = None,
     guard: Guard | None = Guard(),  # noqa: B008
     aggregator: Callable[[], Aggregator] = Mean,
@@ -78,6 +80,9 @@ def simulate(
     clients take part in a round unless ``sampling`` says otherwise.  Everything is a function of
     ``seed``; ``model`` itself is not touched.  With the ``state`` (and ``store``) of an earlier
     run it goes on from there until ``rounds`` are done in all.
+
+    With an ``engine`` the clients run where it runs them, ``store`` is its own concern, and
+    ``train`` and ``data`` here only say what the run is.
 
     With a directory for ``checkpoints`` a run that was killed at any moment is continued by
     calling the same again, and ends in the same bits.  What else makes the run what it is, such
@@ -111,11 +116,13 @@ def simulate(
             **(config or {}),
         },
     )
-    if store is None and saving is not None and keeps(chosen, buffers):
-        store = DiskStore(saving.clients)
+    if engine is None:
+        if store is None and saving is not None and keeps(chosen, buffers):
+            store = DiskStore(saving.clients)
+        engine = InProcess(chosen, working, data, training, store=store, buffers=buffers)
     records = federate(
         chosen,
-        InProcess(chosen, working, data, training, store=store, buffers=buffers),
+        engine,
         server.state,
         rounds=rounds,
         sampling=sampler,

@@ -43,6 +43,13 @@ def test_the_validation_split_follows_from_the_seed_of_the_data():
     assert not torch.equal(held_out(), held_out("data.seed=5"))
 
 
+def test_a_client_alone_is_a_federation_of_it():
+    everybody = build(configured()).clients
+    alone = build(configured("data.only=3", "federation.cohort=1")).clients
+    assert len(alone) == 1
+    assert torch.equal(alone[0].inputs, everybody[3].inputs)
+
+
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_metrics_carry_the_name_of_their_split(name):
     problem = build(configured(f"evaluate.split={name}", "evaluate.train_sample=100"))

@@ -65,6 +65,8 @@ def test_a_wrong_value_is_one_sentence_that_names_the_key(word, key):
         (["train.steps=5", "train.epochs=1"], "give only one"),
         (["data.dataset=digits", "model.name=lenet"], "8x8"),
         (["data.clients=5"], "federation.cohort is 10"),
+        (["data.only=2"], "with data.only there is 1"),
+        (["data.only=100", "federation.cohort=1"], "numbered from 0 to 99"),
         (["train.steps=1", "train.steps.more=1"], "not a table"),
         (["settings.lr"], "not key=value"),
         (["settings.lr=[0.1"], "not a TOML value"),

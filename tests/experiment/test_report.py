@@ -203,6 +203,21 @@ def test_unfinished_runs_are_named(made):
         assert "Not begun, and not counted below: fedcm-seed0" in text
 
 
+def test_a_report_up_to_a_round_knows_nothing_of_later_ones(tmp_path):
+    write(tmp_path / "long" / "fedavg", "fedavg", 0, [0.1, 0.2, 0.9])
+    write(tmp_path / "cut" / "fedavg", "fedavg", 0, [0.1, 0.2], rounds=2)
+    write(tmp_path / "under way" / "fedavg", "fedavg", 0, [0.1, 0.2])
+    tables = {
+        name: Page((report([tmp_path / name], rounds=2) / HTML).read_text()).tables
+        for name in ("long", "cut", "under way")
+    }
+    first = [rows for caption, rows in tables["cut"].items() if "ccuracy" in caption]
+    assert first
+    for found in tables.values():
+        assert [rows for caption, rows in found.items() if "ccuracy" in caption] == first
+    assert "not finished" not in (tmp_path / "under way" / "report" / MARKDOWN).read_text()
+
+
 def test_the_page_asks_for_nothing_from_elsewhere(made, page):
     assert "http" not in (made / HTML).read_text()
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)

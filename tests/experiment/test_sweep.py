@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -181,6 +182,11 @@ def test_partition_shows_who_holds_what(swept, capsys):
     printed = capsys.readouterr().out
     assert "on 10 clients" in printed
     assert "and 7 more clients" in printed
+
+
+def test_partition_draws_who_holds_what(swept, tmp_path):
+    command("partition", str(swept / "file.toml"), "--draw", str(tmp_path / "who.svg"))
+    assert ElementTree.parse(tmp_path / "who.svg").getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize(

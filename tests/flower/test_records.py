@@ -252,12 +252,13 @@ def test_a_task_that_is_none_is_refused_with_a_sentence():
     task = Task(round=0, seed=1, lr=0.1, vectors=Vectors(x=x), nonce="n", run="r")
     assignment = Assignment(task=task, algorithm='["fedavg", {}]', buffers="refuse")
     content = task_record(assignment, pack(task.vectors), manifest, client=5)
-    arrived, _ = read_task(content, model, client=5)
+    client, arrived, _ = read_task(content, model)
+    assert client == 5
     assert arrived.task.vectors.x.equal(x)
     assert repr(arrived.task).replace("{5: -1}", "{}") == repr(task)
     content[VECTORS]["x"].data += b"0" * 99
     with pytest.raises(ValueError, match=r"not one \(wrong length of a vector\); both must run"):
-        read_task(content, model, client=5)
+        read_task(content, model)
     del content[VECTORS]
     with pytest.raises(ValueError, match="the server's task is not one"):
-        read_task(content, model, client=5)
+        read_task(content, model)

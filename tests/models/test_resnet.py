@@ -1,9 +1,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import conv2d, cross_entropy
 
 from fedlada.models import STEMS, ResNet18
+from fedlada.models.resnet import Conv3x3
 
 # torchvision.models.resnet18 has 11,689,512 parameters with its 1,000 classes.
 TORCHVISION = 11_689_512 - (512 + 1) * 1000 + (512 + 1) * 10
@@ -31,6 +32,19 @@ def test_parameters_have_torchvisions_names(model):
     assert {"layer2.0.downsample.0.weight", "layer2.0.downsample.1.bias"} <= names
     # Three shortcuts of three tensors, 17 convolutions, 17 norms of two, and the last layer.
     assert len(names) == 3 * 3 + 17 + 17 * 2 + 2
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (2, 2), (3, 2), (4, 4)])
+def test_leaving_out_taps_that_meet_padding_changes_nothing(size, stride):
+    torch.manual_seed(0)
+    ours = Conv3x3(3, 5, stride=stride).double()
+    x = torch.randn(4, 3, *size, dtype=torch.float64, requires_grad=True)
+    plain = conv2d(x, ours.weight, stride=stride, padding=1)
+    torch.testing.assert_close(ours(x), plain)
+    pull = torch.randn_like(plain)
+    wanted = torch.autograd.grad(plain, (x, ours.weight), pull)
+    torch.testing.assert_close(torch.autograd.grad(ours(x), (x, ours.weight), pull), wanted)
 
 
 def test_there_are_no_buffers(model):

@@ -49,6 +49,10 @@ Out = Annotated[
 Targets = Annotated[
     list[float] | None, typer.Option(help="accuracies to reach; else those of the runs")
 ]
+Rounds = Annotated[
+    int | None,
+    typer.Option(min=1, help="only up to this round, for runs of unequal length"),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="processes at a time")]
 
 
@@ -76,13 +80,19 @@ def sweep(
     out: Out = None,
     jobs: Jobs = CORES,
     only: Annotated[
-        str, typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'")
-    ] = "*",
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'"),
+    ] = None,
 ) -> None:
     """Run all combinations that a file's sweep lists: those missing, and the rest of others."""
-    found = {n: c for n, c in cells(file, changes or ()).items() if fnmatch.fnmatch(n, only)}
+    patterns = only or ["*"]
+    found = {
+        name: config
+        for name, config in cells(file, changes or ()).items()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    }
     if not found:
-        raise ExperimentError(f"No run of {file} matches {only!r}.")
+        raise ExperimentError(f"No run of {file} matches {' or '.join(map(repr, patterns))}.")
     base = out or Path("runs") / next(iter(found.values())).name
     for name, config in found.items():
         runs.prepare(base / name, config)
@@ -102,27 +112,37 @@ def resume(
         _many(found, jobs=jobs, base=directory)
 
 
-@app.command(epilog="Example: fedlada partition experiments/desk/main.toml data.concentration=0.1")
+@app.command(epilog="Example: fedlada partition experiments/digits.toml data.concentration=0.1")
 def partition(
     file: File,
     changes: Changes = None,
     clients: Annotated[int, typer.Option(help="how many to list")] = 20,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="draw all of them into this file")
+    ] = None,
 ) -> None:
     """Show who holds what: the labels of each client."""
-    from .holdings import holdings
+    from .holdings import first, holdings
 
-    console.print(holdings(file, changes or (), clients=clients))
+    config = first(file, changes or ())
+    console.print(holdings(config, clients=clients))
+    if draw is not None:
+        from .report_partition import drawn
+
+        draw.write_text(drawn(config))
+        console.print(f"written to {draw}", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: fedlada compare runs/desk-main --target 0.5 --target 0.6")
 def compare(
     directories: Directories,
     target: Targets = None,
+    rounds: Rounds = None,
 ) -> None:
     """Compare runs: rounds, bytes and seconds to target accuracies, best and final accuracy."""
     from .comparison import comparison
 
-    console.print(comparison(directories, targets=target))
+    console.print(comparison(directories, targets=target, rounds=rounds))
 
 
 @app.command(epilog="Example: fedlada report runs/digits --reference fedlada")
@@ -136,11 +156,12 @@ def report(
         str | None,
         typer.Option(metavar="NAME", help="whom to compare all others with; else fedavg"),
     ] = None,
+    rounds: Rounds = None,
 ) -> None:
     """Write curves, tables and paired comparisons as one HTML file, and as Markdown."""
     from .report import HTML, MARKDOWN, report as write
 
-    where = write(directories, out=out, targets=target, reference=reference)
+    where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
     for name in (HTML, MARKDOWN):
         console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
 

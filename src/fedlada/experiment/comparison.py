@@ -21,10 +21,15 @@ def targets_of(directories: Sequence[Path]) -> list[float]:
     return sorted({target for config in configs for target in config.evaluate.targets})
 
 
-def comparison(directories: Sequence[Path], *, targets: Sequence[float] | None = None) -> Group:
+def comparison(
+    directories: Sequence[Path],
+    *,
+    targets: Sequence[float] | None = None,
+    rounds: int | None = None,
+) -> Group:
     """One table of accuracies and one per target; one row per variant, over its seeds."""
     chosen = targets_of(directories) if targets is None else list(targets)
-    runs = summary(frame(directories), chosen)
+    runs = summary(frame(directories, rounds=rounds), chosen)
     groups = [group for _, group in runs.group_by("variant", maintain_order=True)]
     splits = " and ".join(runs["split"].unique().sort())
     tables = [

@@ -7,14 +7,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..algorithms import Algorithm, algorithm as by_name
-from .sections import Data, Evaluate, Federation, LeNet, Mlp, ResNet18, Section, Train
+from .sections import Data, Engine, Evaluate, Federation, LeNet, Mlp, ResNet18, Section, Train
 
 __all__ = ["FREE", "Experiment"]
 
 Setting = bool | int | float | str | list[float]
 
 # What does not change the bits of a run, so that a finished one may be continued with others.
-FREE = ("name", "label", "track", "federation.rounds", "evaluate.targets")
+FREE = (
+    *("name", "label", "track", "federation.rounds", "evaluate.targets"),
+    *("engine.name", "engine.nodes"),
+)
 
 
 class Experiment(Section):
@@ -32,6 +35,7 @@ class Experiment(Section):
     train: Train = Train(steps=50)
     federation: Federation = Federation()
     evaluate: Evaluate = Evaluate()
+    engine: Engine = Engine()
     track: Annotated[
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Field(strict=False)
     ] = ()
@@ -56,10 +60,21 @@ class Experiment(Section):
                 f"model.name is {self.model.name!r}, which the 8x8 pixels of digits are too few"
                 " for; leave model out, or choose another data.dataset"
             )
-        if self.federation.cohort > self.data.clients:
+        if self.data.only is not None and self.data.only >= self.data.clients:
             raise ValueError(
-                f"federation.cohort is {self.federation.cohort}, but data.clients is"
-                f" {self.data.clients}; a cohort cannot be larger than that"
+                f"data.only is {self.data.only}, but clients are numbered from 0 to"
+                f" {self.data.clients - 1}"
+            )
+        if self.federation.cohort > self.data.participants:
+            key = "data.clients is" if self.data.only is None else "with data.only there is"
+            raise ValueError(
+                f"federation.cohort is {self.federation.cohort}, but {key}"
+                f" {self.data.participants}; a cohort cannot be larger than that"
+            )
+        if self.engine.name == "deployment" and self.engine.nodes > self.data.participants:
+            raise ValueError(
+                f"engine.nodes is {self.engine.nodes}, more than the {self.data.participants}"
+                " clients that they would share; give fewer"
             )
         self._settings_have_their_type()
         self.optimizer()

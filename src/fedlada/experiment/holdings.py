@@ -9,16 +9,21 @@ from rich.console import Group
 from rich.table import Table
 
 from .cells import cells
+from .config import Experiment
 from .problem import holders, split
 from .reading import read, table
 
-__all__ = ["holdings"]
+__all__ = ["first", "holdings"]
 
 
-def holdings(file: Path, changes: Iterable[str], *, clients: int) -> Group:
-    """The partition of an experiment, or of a sweep's first run: a summary, then its clients."""
+def first(file: Path, changes: Iterable[str]) -> Experiment:
+    """The experiment of a file, or the first of its sweep."""
     swept = "sweep" in table(file)
-    config = next(iter(cells(file, changes).values())) if swept else read(file, changes)
+    return next(iter(cells(file, changes).values())) if swept else read(file, changes)
+
+
+def holdings(config: Experiment, *, clients: int) -> Group:
+    """The partition of an experiment: a summary, then its clients."""
     train, _ = split(config)
     summary = holders(config.data, train).summary()
     listed = Table("client", "images", box=None, header_style="bold")

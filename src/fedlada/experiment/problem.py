@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -82,13 +82,16 @@ def split(config: Experiment) -> tuple[Images, Images]:
 
 def holders(data: Data, train: Images) -> Partition:
     """Which client holds which of the training images."""
-    return partition(
+    everybody = partition(
         train.labels,
         data.partition,
         clients=data.clients,
         concentration=data.concentration,
         seed=data.seed,
     )
+    if data.only is None:
+        return everybody
+    return replace(everybody, indices=(everybody.indices[data.only],))
 
 
 def _model(config: Experiment, images: Images) -> nn.Module:

@@ -15,8 +15,8 @@ import fedlada
 __all__ = ["provenance"]
 
 
-def provenance() -> dict[str, object]:
-    """The circumstances of this process, as JSON can hold them."""
+def provenance(*, threads: int) -> dict[str, object]:
+    """The circumstances of a run with so many threads per process, as JSON can hold them."""
     return {
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
@@ -24,7 +24,7 @@ def provenance() -> dict[str, object]:
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
+            "torch_threads": threads,
         },
         "versions": {
             "fedlada": fedlada.__version__,

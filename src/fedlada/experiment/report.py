@@ -21,6 +21,7 @@ from .report_pairs import pairs, reference_of
 from .report_partition import partitions
 from .report_runs import Runs
 from .report_tables import accuracy, costs, in_short, incidents
+from .sections import Data
 
 __all__ = ["HTML", "MARKDOWN", "report"]
 
@@ -33,16 +34,18 @@ def report(
     out: Path | None = None,
     targets: Sequence[float] | None = None,
     reference: str | None = None,
+    rounds: int | None = None,
 ) -> Path:
     """Write the report of all runs in the directories and return the directory it is in."""
     with styled():  # says at once if there is nothing to draw with
         pass
-    runs = Runs.read(directories, targets)
+    runs = Runs.read(directories, targets, rounds)
     against = reference_of(runs, reference)
     where = directories[0] / "report" if out is None else out
     words = ["fedlada", "report", *map(str, directories), "--out", str(where)]
     words += [word for target in targets or () for word in ("--target", f"{target:g}")]
     words += ["--reference", reference] if reference else []
+    words += ["--rounds", str(rounds)] if rounds else []
     sections = [s for s in _sections(runs, against, shlex.join(words)) if s.blocks]
     names = {config.name: None for config in runs.configs.values()}
     title, lead = f"Comparison: {', '.join(names)}", _lead(runs)
@@ -87,18 +90,25 @@ def _unfinished(runs: Runs) -> list[Text]:
     return [Text(text, warns=True)]
 
 
+def _clients(data: Data) -> str:
+    if data.only is not None:
+        return f"one of {data.clients} clients alone"
+    return f"{data.clients} client{'s' * (data.clients > 1)}"
+
+
 def _lead(runs: Runs) -> str:
     seeds = sorted(set(Counter(runs.ends["variant"]).values()))
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     data = {
-        f"{c.data.dataset} on {c.data.clients} clients, {c.federation.cohort} a round": None
+        f"{c.data.dataset} on {_clients(c.data)}, {c.federation.cohort} a round": None
         for c in runs.configs.values()
     }
     count, variants = len(set(runs.titles.values())), len(runs.variants)
     algorithms = f"{count} algorithm{'s' * (count > 1)}" + (
         f" in {variants} variants" if variants > count else ""
     )
+    until = f" The first {runs.limit} rounds." if runs.limit else ""
     return (
         f"{algorithms}, {each} seed{'s' * (each != '1')} each; {'; '.join(data)};"
-        f" evaluated on the {runs.split} split."
+        f" evaluated on the {runs.split} split.{until}"
     )

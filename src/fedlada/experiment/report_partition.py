@@ -7,9 +7,9 @@ from .config import Experiment
 from .figures import new_figure, plain_axes, styled, svg_of
 from .problem import holders, split
 from .report_blocks import Block, Figure, Text
-from .report_ink import MUTED
+from .report_ink import MUTED, alone
 
-__all__ = ["partitions"]
+__all__ = ["drawn", "partitions"]
 
 SHOWN = 4  # partitions at most
 BLUE = (0.13, 0.53, 0.80)  # opaque where a client holds most, so that any paper shows through
@@ -31,6 +31,11 @@ def partitions(configs: list[Experiment]) -> list[Block]:
     if len(distinct) > SHOWN:
         blocks.append(Text(f"{len(distinct) - SHOWN} more partitions are not drawn."))
     return blocks
+
+
+def drawn(config: Experiment) -> str:
+    """The picture of one experiment's partition, as an SVG file."""
+    return alone(_figure(config, "partition").svg)
 
 
 def _figure(config: Experiment, name: str) -> Figure:

@@ -38,13 +38,21 @@ class Runs:
     ends: pl.DataFrame
     """A row per run, see :func:`fedlada.experiment.results.summary`."""
     targets: tuple[float, ...]
+    limit: int | None = None
+    """The round that the report ends with, so that runs of unequal length can be compared."""
 
     @classmethod
-    def read(cls, directories: Sequence[Path], targets: Sequence[float] | None) -> Runs:
+    def read(
+        cls,
+        directories: Sequence[Path],
+        targets: Sequence[float] | None,
+        limit: int | None = None,
+    ) -> Runs:
         """All runs in the directories; without targets those that the runs' files name."""
         chosen = tuple(sorted(targets_of(directories) if targets is None else set(targets)))
-        rounds = frame(directories)
-        found = cls(configurations(directories), rounds, summary(rounds, chosen), chosen)
+        rounds = frame(directories, rounds=limit)
+        ends = summary(rounds, chosen)
+        found = cls(configurations(directories), rounds, ends, chosen, limit)
         found._each_seed_once()
         return found
 
@@ -98,11 +106,12 @@ class Runs:
     @cached_property
     def unfinished(self) -> dict[Path, tuple[int, int]]:
         """Runs that are not done, with the rounds they have and should have."""
-        return {
-            run: (int(str(last_line(run).get("round", 0))), config.federation.rounds)
-            for run, config in self.configs.items()
-            if not finished(run)
-        }
+        found = {}
+        for run, config in self.configs.items():
+            rounds = int(str(last_line(run).get("round", 0)))
+            if not (finished(run) or (self.limit and rounds >= self.limit)):
+                found[run] = (rounds, config.federation.rounds)
+        return found
 
     @cached_property
     def bytes_unit(self) -> Unit:

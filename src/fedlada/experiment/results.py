@@ -31,8 +31,8 @@ def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
     return {run: read(run / CONFIG) for run in found}
 
 
-def frame(directories: Iterable[Path]) -> pl.DataFrame:
-    """One row per run and round, in order.
+def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
+    """One row per run and round, in order, up to round ``rounds`` if that is given.
 
     Columns: ``run`` and its ``directory``; ``title`` of the algorithm, and ``variant``, which adds
     the settings in which runs of that title differ (seeds apart); every key of the configuration
@@ -51,7 +51,7 @@ def frame(directories: Iterable[Path]) -> pl.DataFrame:
     keys = dict.fromkeys(
         [*shared, SEEDS[0], "settings.lr", *(k for v in inside.values() for k in v)]
     )
-    rows = []
+    lines = []
     for run, config in configs.items():
         words = [f"{k.rpartition('.')[2]}={flat[run].get(k)}" for k in inside[titles[run]]]
         about = {
@@ -62,14 +62,15 @@ def frame(directories: Iterable[Path]) -> pl.DataFrame:
             "split": config.evaluate.split,
             **{key: _cell(flat[run].get(key)) for key in keys},
         }
-        rows += [about | numbers for numbers in _records(run, config.evaluate.split)]
-    if not rows:
+        lines += [about | numbers for numbers in _records(run, config.evaluate.split)]
+    if not lines:
         raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
     both = pl.sum_horizontal("bytes_down", "bytes_up")
-    return pl.DataFrame(rows, infer_schema_length=None).with_columns(
+    found = pl.DataFrame(lines, infer_schema_length=None).with_columns(
         both.cum_sum().over("directory").alias("total_bytes"),
         pl.col("seconds").cum_sum().over("directory").alias("total_seconds"),
     )
+    return found if rounds is None else found.filter(pl.col("round") <= rounds)
 
 
 def varied(configs: Sequence[Flat]) -> list[str]:

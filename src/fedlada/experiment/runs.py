@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .. import FixedSize, RoundRecord, Simulation, simulate
+import torch
+
+from .. import Checkpoints, Engine, FixedSize, RoundRecord, Simulation, simulate
 from ..data import ClientData
 from ..files import write
 from .config import FREE, Experiment
 from .errors import ExperimentError
 from .keys import flatten
-from .problem import build
+from .problem import Problem, build
 from .provenance import provenance
 from .reading import dump, read
 from .tracking import RECORDS, trackers
 
-__all__ = ["CONFIG", "DONE", "finished", "last_line", "prepare", "run"]
+__all__ = ["CONFIG", "DONE", "checkpoints", "finished", "last_line", "prepare", "rounds", "run"]
 
 CONFIG, DONE = "config.toml", "done.json"
 
@@ -59,14 +61,34 @@ def run(directory: Path) -> Iterator[RoundRecord]:
     if finished(directory):
         return
     began = time.time()
-    simulation = _simulation(config, directory)  # no other process can run here from now on
+    if config.engine.name == "process":
+        yield from rounds(config, directory)
+    else:
+        from .watching import watched_rounds
+
+        yield from watched_rounds(config, directory)
+    summary = json.dumps(_summary(directory, config, began), indent=2)
+    write(directory / DONE, summary.encode())
+
+
+def rounds(
+    config: Experiment,
+    directory: Path,
+    *,
+    engine: Callable[[Problem], Engine] | None = None,
+) -> Iterator[RoundRecord]:
+    """The rounds that are left, with this process as the server; clients run on the engine."""
+    simulation = _simulation(config, directory, engine)  # nobody else can run here from now on
     with trackers(config, directory, simulation.resumed) as tracking:
         for record in simulation:
             for tracker in tracking:
                 tracker.record(record)
             yield record
-    summary = json.dumps(_summary(directory, config, began), indent=2)
-    write(directory / DONE, summary.encode())
+
+
+def checkpoints(directory: Path, *, wait: float = 0.0) -> Checkpoints:
+    """Those of the run in the directory."""
+    return Checkpoints(directory / "checkpoints", wait=wait)
 
 
 def last_line(directory: Path) -> dict[str, object]:
@@ -81,7 +103,9 @@ def last_line(directory: Path) -> dict[str, object]:
     return dict(json.loads(line)) if line else {}
 
 
-def _simulation(config: Experiment, directory: Path) -> Simulation[ClientData]:
+def _simulation(
+    config: Experiment, directory: Path, engine: Callable[[Problem], Engine] | None
+) -> Simulation[ClientData]:
     problem = build(config)
     fixed = {
         key: value
@@ -100,16 +124,18 @@ def _simulation(config: Experiment, directory: Path) -> Simulation[ClientData]:
         weighting=config.federation.weighting,
         evaluate=problem.evaluate,
         evaluate_every=config.evaluate.every,
-        checkpoints=directory / "checkpoints",
+        checkpoints=checkpoints(directory),
+        engine=None if engine is None else engine(problem),
         config=fixed,
     )
 
 
 def _summary(directory: Path, config: Experiment, began: float) -> dict[str, object]:
     lines = (directory / RECORDS).read_text().splitlines()
+    threads = torch.get_num_threads() if config.engine.name == "process" else 1
     return {
         "rounds": config.federation.rounds,
         "seconds": sum(json.loads(line)["seconds"] for line in lines),
         "seconds_of_last_session": time.time() - began,
-        **provenance(),
+        **provenance(threads=threads),
     }

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Data", "Evaluate", "Federation", "LeNet", "Mlp", "ResNet18", "Section", "Train"]
+__all__ = [
+    "Data",
+    "Engine",
+    "Evaluate",
+    "Federation",
+    "LeNet",
+    "Mlp",
+    "ResNet18",
+    "Section",
+    "Train",
+]
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -28,10 +38,17 @@ class Data(Section):
     )
     clients: Count = 100
     concentration: Annotated[float, Field(gt=0)] = 0.6
+    only: Annotated[int, Field(ge=0)] | None = None
+    """The number of a client that trains alone, without a federation: the lower reference."""
     seed: Seed = 0
     """Of the partition and of the validation split; the same for every federation.seed."""
     validation: Share = 0.1
     """Share of the training set held out when evaluate.split is ``validation``; else all trains."""
+
+    @property
+    def participants(self) -> int:
+        """How many clients there are to sample from."""
+        return self.clients if self.only is None else 1
 
 
 class LeNet(Section):
@@ -104,3 +121,12 @@ class Evaluate(Section):
     """How many training images are evaluated as well."""
     targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()
     """Accuracies; comparisons tell when each was reached."""
+
+
+class Engine(Section):
+    """Where the clients run; the bits are the same everywhere."""
+
+    name: Literal["process", "ray", "deployment"] = "process"
+    """In one process, on Flower's simulation, or on Flower's SuperNodes on this machine."""
+    nodes: Count = 2
+    """SuperNodes of a deployment, which share the clients; on Ray each client is a node."""

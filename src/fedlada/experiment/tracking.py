@@ -16,7 +16,7 @@ from .adapters import ADAPTERS, Tracker
 from .config import Experiment
 from .errors import ExperimentError, missing
 
-__all__ = ["RECORDS", "JsonLines", "Tracker", "trackers"]
+__all__ = ["RECORDS", "JsonLines", "Tracker", "parsed", "trackers"]
 
 RECORDS = "records.jsonl"
 
@@ -69,6 +69,14 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def parsed(line: bytes | str) -> RoundRecord:
+    """The record that a line holds."""
+    found = json.loads(line)
+    for key in ("metrics", "spread"):
+        found[key] = {n: math.nan if v is None else v for n, v in found[key].items()}
+    return RoundRecord(**{**found, "cohort": tuple(found["cohort"])})
 
 
 def _line(record: RoundRecord) -> str:

@@ -37,8 +37,13 @@ def client_app(
 
     @app.train()
     def reply(message: Message, context: Context) -> Message:
-        own, client = model(), client_number(context)
-        assignment, manifest = read_task(message.content, own, client=client)
+        own = model()
+        client, assignment, manifest = read_task(message.content, own)
+        require(
+            client == client_number(context),
+            f"the task is for client {client}, and data(context) is that of client"
+            f" {client_number(context)}; a node of several clients trains inside training(...)",
+        )
         result = train_client(
             agreed(assignment, context),
             own,
@@ -57,8 +62,10 @@ def client_app(
 class ClientRound:
     """One round of an existing ClientApp: its optimizer, and the reply when training is done."""
 
-    def __init__(self, local: LocalRound) -> None:
+    def __init__(self, local: LocalRound, client: int) -> None:
         self._local = local
+        self.client = client
+        """Whose data to train on: the node's partition id, unless nodes have several clients."""
         self.optimizer = local.optimizer
         self.lr = local.lr
         self.examples = 1
@@ -76,13 +83,13 @@ def training(message: Message, context: Context, model: nn.Module) -> Iterator[C
     ...     train(model, loader, local.optimizer())
     >>> return local.reply
     """
-    client = client_number(context)
-    assignment, manifest = read_task(message.content, model, client=client)
+    client, assignment, manifest = read_task(message.content, model)
+    check_place(client, context)
     task, buffers = assignment.task, assignment.buffers
     algorithm, store = agreed(assignment, context), client_store(manifest, context)
     kept = recall(store, algorithm, task, client=client, buffers=buffers)
     local = LocalRound(algorithm, model, task, client=client, kept=kept, buffers=buffers)
-    mine = ClientRound(local)
+    mine = ClientRound(local, client)
     with seeded(task, client):
         yield mine
     reply = local.finish(examples=mine.examples, metrics=mine.metrics)
@@ -95,7 +102,7 @@ def answer_query(message: Message, context: Context) -> Message:
     """Tell the server which client this node is; an existing app registers it for ``query``."""
     header: dict[str, ConfigRecordValues] = {
         "client": client_number(context),
-        "clients": int(context.node_config.get("num-partitions", 0)),
+        "clients": node_count(context),
     }
     return Message(RecordDict({HEADER: ConfigRecord(header)}), reply_to=message)
 
@@ -108,6 +115,21 @@ def client_number(context: Context) -> int:
         " partition-id; start the SuperNode with --node-config 'partition-id=0 num-partitions=3'",
     )
     return int(context.node_config["partition-id"])
+
+
+def node_count(context: Context) -> int:
+    """How many nodes there are, as this one was told; 0 if it was not."""
+    return int(context.node_config.get("num-partitions", 0))
+
+
+def check_place(client: int, context: Context) -> None:
+    """Of n nodes this one has the client of its own number, and every n-th after it."""
+    node, nodes = client_number(context), node_count(context)
+    require(
+        node == (client % nodes if nodes else client),
+        f"the task is for client {client}, who is not on node {node} of {nodes}; give every"
+        " SuperNode a partition-id of its own and all the same num-partitions",
+    )
 
 
 def agreed(assignment: Assignment, context: Context) -> Algorithm:
@@ -141,26 +163,27 @@ class ContextStore:
         self._state, self._manifest = context.state, manifest
 
     def load(self, client: int, version: Version | None = None) -> Vectors:
-        found = choose(client, self._versions(), version)
+        found = choose(client, self._versions(client), version)
         if found is None:
             return Vectors()
-        kept = self._state[_key(found)]
+        kept = self._state[_key(client, found)]
         assert isinstance(kept, ArrayRecord)
         return unpack(kept, self._manifest)
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
-        self._state[_key(version)] = pack(kept)
+        self._state[_key(client, version)] = pack(kept)
 
     def settle(self, client: int, version: Version, epoch: int) -> None:
-        for old in needless(self._versions(), version, epoch):
-            del self._state[_key(old)]
+        for old in needless(self._versions(client), version, epoch):
+            del self._state[_key(client, old)]
 
-    def _versions(self) -> list[Version]:
+    def _versions(self, client: int) -> list[Version]:
+        own = f"{KEPT}{client}."
         names = [
-            key.removeprefix(KEPT).rpartition("-") for key in self._state if key.startswith(KEPT)
+            key.removeprefix(own).rpartition("-") for key in self._state if key.startswith(own)
         ]
         return [(run, int(round)) for run, _, round in names]
 
 
-def _key(version: Version) -> str:
-    return f"{KEPT}{version[0]}-{version[1]}"
+def _key(client: int, version: Version) -> str:
+    return f"{KEPT}{client}.{version[0]}-{version[1]}"

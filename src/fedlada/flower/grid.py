@@ -45,11 +45,13 @@ class GridEngine:
         deadline: float | None = None,
         wait: float = 60.0,
         nodes: int = 1,
+        clients: int | None = None,
     ) -> None:
         """Find the nodes: at least ``nodes`` of them within ``wait`` seconds.
 
         ``algorithm`` is its name and settings, as JSON, for the clients; ``keeps`` says whether
-        they keep vectors between rounds.
+        they keep vectors between rounds.  Each node is one client, unless there are more
+        ``clients``: then node i of n has clients i, i + n, i + 2n and so on.
         """
         require(
             deadline is None or deadline > 0,
@@ -59,23 +61,25 @@ class GridEngine:
         self._buffers: BufferPolicy = buffers
         self._deadline = deadline
         self._node_of: dict[int, int] = {}
-        self.clients, self.keeps = 0, keeps
+        self._nodes, self._fixed = 0, clients is not None
+        self.clients, self.keeps = clients or 0, keeps
         self._find(nodes, wait)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and give replies as they are pulled."""
         began = time.monotonic()
-        if any(client not in self._node_of for client in cohort):
+        if any(self._node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
         vectors = pack(task.vectors)
         assignment = Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
         messages, clients = [], []
         for client in cohort:
-            if client not in self._node_of:
+            node = self._node(client)
+            if node is None:
                 yield Failure(client=client, reason="not connected")
                 continue
             record = task_record(assignment, vectors, self._manifest, client=client)
-            messages.append(self._message(record, client, MessageType.TRAIN, task.round))
+            messages.append(self._message(record, node, MessageType.TRAIN, task.round))
             clients.append(client)
         pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
         del messages, vectors, assignment
@@ -143,8 +147,12 @@ class GridEngine:
                 if self._node_of.get(client) in there:  # nobody takes the place of one who is there
                     continue
                 self._node_of[client] = nodes[message_id]
-                self.clients = max(self.clients, clients)
+                self._nodes = max(self._nodes, clients)
+                self.clients = self.clients if self._fixed else self._nodes
 
-    def _message(self, record: RecordDict, client: int, kind: str, round: int) -> Message:
+    def _node(self, client: int) -> int | None:
+        return self._node_of.get(client % self._nodes)
+
+    def _message(self, record: RecordDict, node: int, kind: str, round: int) -> Message:
         ttl = None if self._deadline is None else self._deadline + SKEW
-        return Message(record, self._node_of[client], kind, ttl=ttl, group_id=str(round + 1))
+        return Message(record, node, kind, ttl=ttl, group_id=str(round + 1))

@@ -9,7 +9,8 @@ authentication and a database, and SuperNodes with a key each, all on 127.0.0.1:
 Its pieces can be killed and started again, to see what an app makes of that.
 
 Everything it writes (keys, Flower homes, database, logs) is in `directory`; everything it starts
-is stopped when the `with` block is left, also by an interrupt or a SIGTERM. Flower detaches some
+is stopped when the `with` block is left, also by an interrupt or a SIGTERM, and when this process
+is killed, for which a small process of its own stays on watch. Flower detaches some
 of the processes it starts from their session, so a process group does not hold them all: each
 child carries a mark in its environment, which its own children inherit, and is found through
 /proc by that mark.
@@ -21,6 +22,7 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -40,6 +42,7 @@ from fedlada.flower.processes import (
     Process,
     await_ready,
     free_port,
+    guardian,
     kill_marked,
     log_error,
     marked,
@@ -154,6 +157,7 @@ class Deployment:
         self._mark = uuid.uuid4().hex
         self._names: Counter[str] = Counter()
         self._handles = False
+        self._guardian: subprocess.Popen[bytes] | None = None
         self._superlink: Process | None = None
         self._supernodes: dict[int, Process] = {}
 
@@ -202,6 +206,9 @@ class Deployment:
                 self._superlink.wait(GRACE)
             self._supernodes.clear()
             self._superlink = None
+            if self._guardian is not None:
+                self._guardian.communicate()
+                self._guardian = None
 
     def run(
         self,
@@ -335,6 +342,7 @@ class Deployment:
             raise DeploymentError(f"{self.directory} holds a deployment; take another directory")
         keys.mkdir(parents=True, mode=0o700)
         (self.directory / "logs").mkdir(mode=0o700)
+        self._guardian = guardian(f"{_MARK}={self._mark}/")
         self._certificate = write_server_certificate(keys)
         for i in range(self.nodes):
             write_node_key(self._key(i))

@@ -1,4 +1,9 @@
-"""Commands that are stopped with everything they start."""
+"""Commands that are stopped with everything they start.
+
+As a program this module is a guardian: it waits for the end of its standard input, which comes
+with the end of the process that holds the other side, however that ends, and kills what carries
+the mark it was given.
+"""
 
 import contextlib
 import itertools
@@ -6,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +21,7 @@ __all__ = [
     "Process",
     "await_ready",
     "free_port",
+    "guardian",
     "kill_marked",
     "log_error",
     "marked",
@@ -162,6 +169,13 @@ def marked(mark: str, program: str | None = None) -> Iterator[int]:
                 yield int(process.name)
 
 
+def guardian(mark: str) -> subprocess.Popen[bytes]:
+    """Start one that kills all that carry the mark once its stdin is closed, or we are gone."""
+    return subprocess.Popen(
+        [sys.executable, "-I", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
+    )
+
+
 def free_port() -> int:
     """A port on 127.0.0.1 that nobody listens on."""
     for port in itertools.islice(_PORTS, 12000):
@@ -169,3 +183,8 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise DeploymentError("No port between 20000 and 32000 is free on 127.0.0.1")
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    kill_marked(sys.argv[1])

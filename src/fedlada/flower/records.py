@@ -47,7 +47,7 @@ WIRE = range(-(2**63), 2**64)
 """The integers that Flower can carry."""
 
 TASK = {
-    *("round", "seed", "lr", "nonce", "run", "last", "epoch"),
+    *("client", "round", "seed", "lr", "nonce", "run", "last", "epoch"),
     *("algorithm", "buffers", "manifest"),
 }
 REPLY = {"client", "round", "examples", "steps", "lr_steps", "nonce", "seconds"}
@@ -85,6 +85,7 @@ def task_record(
     """What the server sends to a client; ``vectors`` is packed once for the whole cohort."""
     task = assignment.task
     header: dict[str, ConfigRecordValues] = {
+        "client": client,
         "round": task.round,
         "seed": task.seed,
         "lr": task.lr,
@@ -99,24 +100,22 @@ def task_record(
     return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
-def read_task(content: RecordDict, model: nn.Module, *, client: int) -> tuple[Assignment, Manifest]:
-    """What a client received, checked against its own model."""
+def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
+    """For which client a task is, and the task, checked against the client's own model."""
     try:
-        return _read_task(content, model, client=client)
+        return _read_task(content, model)
     except MalformedReply as wrong:
         raise ValueError(
             f"the server's task is not one ({wrong}); both must run the same fedlada"
         ) from wrong
 
 
-def _read_task(
-    content: RecordDict, model: nn.Module, *, client: int
-) -> tuple[Assignment, Manifest]:
+def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
     header = _Header(content, {VECTORS, HEADER}, TASK)
     buffers = cast(BufferPolicy, header.text("buffers"))  # the manifest checks that it is one
     manifest = Manifest.of(model, buffers)
     manifest.check(header.text("manifest", most=2**30))
-    vectors = content[VECTORS]
+    vectors, client = content[VECTORS], header.integer("client")
     if not isinstance(vectors, ArrayRecord):
         raise MalformedReply("wrong records")
     task = Task(
@@ -130,7 +129,7 @@ def _read_task(
         epoch=header.integer("epoch"),
     )
     algorithm = header.text("algorithm", most=2**20)
-    return Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
+    return client, Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
 
 
 def reply_record(reply: Reply) -> RecordDict:

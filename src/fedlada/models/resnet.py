@@ -9,8 +9,29 @@ parameters can be matched by name with torchvision's and with the simulator's ch
 """
 
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 STEMS = ("imagenet", "cifar")
+
+
+class Conv3x3(nn.Conv2d):
+    """A 3x3 convolution, padded by 1, that leaves out the taps which only meet padding.
+
+    Where its output is a single pixel, as in the last layer behind the ImageNet stem on 32x32
+    images, it is a linear map of the input by a part of the kernel; that spares a CPU about a
+    fifth of a training step of the whole network.
+    """
+
+    def __init__(self, inside: int, outside: int, *, stride: int = 1) -> None:
+        super().__init__(inside, outside, 3, stride=stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        height, width = x.shape[-2:]
+        if max(height, width) > self.stride[0]:
+            return super().forward(x)
+        met = self.weight[:, :, 1 : 1 + height, 1 : 1 + width]
+        return linear(x.flatten(1), met.flatten(1))[:, :, None, None]
 
 
 class BasicBlock(nn.Module):
@@ -18,9 +39,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, *, stride: int, groups: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = Conv3x3(inside, outside, stride=stride)
         self.bn1 = nn.GroupNorm(groups, outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.conv2 = Conv3x3(outside, outside)
         self.bn2 = nn.GroupNorm(groups, outside)
         self.relu = nn.ReLU(inplace=True)
         self.downsample: nn.Module | None = None

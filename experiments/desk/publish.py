@@ -1,0 +1,210 @@
+"""Bring finished runs into this directory: records, a report per question, tables in README.md.
+
+    python experiments/desk/publish.py --from runs
+
+copies what runs/desk-NAME recorded to results/NAME, writes report/QUESTION, and fills in the
+tables of README.md, each between two comments.  Without ``--from`` it does so with the records
+that are here; with ``--check`` it writes nothing and exits 1 if a table in README.md is not that
+of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from fedlada.experiment.report import report
+from fedlada.experiment.results import configurations, frame, summary
+
+HERE = Path(__file__).resolve().parent
+RESULTS, REPORTS, README = HERE / "results", HERE / "report", HERE / "README.md"
+RECORDED = ("config.toml", "records.jsonl", "done.json")
+LAST = 5  # rounds over which accuracy and consistency are averaged: single ones are noisy
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which of the runs answer it, up to which round, and what its table shows."""
+
+    name: str
+    runs: tuple[str, ...]
+    rounds: int | None = None
+    targets: tuple[float, ...] = ()
+    megabytes: bool = False
+    consistency: bool = False
+
+    def directories(self) -> list[Path]:
+        """The runs that have been recorded so far."""
+        found = [path for pattern in self.runs for path in sorted(RESULTS.glob(pattern))]
+        return [path for path in found if (path / "records.jsonl").exists()]
+
+
+QUESTIONS = (
+    Question("main", ("main/*",), targets=(0.5, 0.55, 0.6)),
+    Question("communication", ("main/*",), targets=(0.5, 0.55, 0.6), megabytes=True),
+    Question(
+        "grid",
+        ("main/fed*-seed0", "main/localadam-*-seed0", "grid/*"),
+        rounds=40,
+        targets=(0.45, 0.5),
+    ),
+    Question("alpha", ("main/fedlada-*-seed0", "alpha/*"), rounds=40, targets=(0.45, 0.5)),
+    Question("k", ("main/fedlada-*-seed0", "k/*"), rounds=25, targets=(0.45, 0.5)),
+    Question(
+        "participation", ("main/fedlada-*-seed0", "participation/*"), rounds=25, targets=(0.45, 0.5)
+    ),
+    Question("smooth", ("smooth/*",), rounds=30, targets=(0.4, 0.45)),
+    Question(
+        "scaffold",
+        ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
+        rounds=40,
+        targets=(0.45, 0.5),
+    ),
+    Question(
+        "fedadam",
+        ("main/fedadam-*-seed0", "main/fedcm-*-seed0", "grid/fedadam-*", "fedadam/*"),
+        rounds=40,
+        targets=(0.4, 0.45),
+    ),
+    Question(
+        "consistency",
+        ("main/fedlada-*-seed0", "main/scaffold-*-seed0", "main/fedavg-*-seed0", "alpha/*"),
+        rounds=40,
+        consistency=True,
+    ),
+    Question(
+        "why",
+        ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/*"),
+        rounds=40,
+        targets=(0.45, 0.5, 0.55),
+    ),
+    Question("cifar100", ("cifar100/*",), rounds=60, targets=(0.15, 0.2)),
+    Question("reference", ("main/fedavg-*", "main/fedlada-*", "reference/*"), rounds=40),
+    Question("headline", ("headline/*",), targets=(0.4, 0.5, 0.6, 0.7)),
+)
+
+
+def table(question: Question) -> str:
+    """Variants by accuracy, mean and standard deviation over seeds, as Markdown."""
+    directories = question.directories()
+    if not directories:
+        return "Not run yet."
+    data = frame(directories, rounds=question.rounds)
+    late = data.group_by("directory", maintain_order=True).agg(
+        (100 * pl.col("accuracy").drop_nulls().tail(LAST).mean()).alias("late"),
+        pl.col("consistency").tail(LAST).mean().alias("consistency"),
+    )
+    ends = summary(data, question.targets).join(late, on="directory", maintain_order="left")
+    unit = "MB" if question.megabytes else "rounds"
+    scale, column = (1e-6, "bytes") if question.megabytes else (1, "rounds")
+    titles = ["", "seeds", "rounds", f"accuracy, % (last {LAST} rounds)"]
+    titles += [f"{unit} to {100 * target:g} %" for target in question.targets]
+    titles += ["consistency"] if question.consistency else []
+    groups = [group for _, group in ends.group_by("variant", maintain_order=True)]
+    groups.sort(key=lambda group: -float(group["late"].mean() or 0))  # type: ignore[arg-type]
+    rows = []
+    for group in groups:
+        row = [str(group["variant"][0]), str(len(group)), _between(group["rounds"])]
+        row.append(_mean(group["late"], 1))
+        row += [_mean(scale * group[f"{column}_to_{t:g}"], 0) for t in question.targets]
+        row += [_mean(group["consistency"], 3)] if question.consistency else []
+        rows.append(row)
+    lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tuned() -> str:
+    """Every lr that was tried, with its validation accuracy, the best in bold, as Markdown."""
+    directories = sorted(path.parent for path in RESULTS.glob("tune/*/records.jsonl"))
+    if not directories:
+        return "Not run yet."
+    scores = (
+        frame(directories)
+        .group_by("directory")
+        .agg(100 * pl.col("accuracy").tail(LAST).mean())
+        .rows()
+    )
+    tries: dict[tuple[str, float], dict[float, float]] = {}
+    for directory, accuracy in scores:
+        config = configurations([Path(directory)])[Path(directory)]
+        lr, decay = (float(str(config.settings[key])) for key in ("lr", "weight_decay"))
+        tries.setdefault((str(config.algorithm), decay), {})[lr] = accuracy
+    lines = ["| | weight decay | lr: validation accuracy, % |", "| :-- | --: | :-- |"]
+    for (algorithm, decay), found in sorted(tries.items()):
+        texts = {lr: f"{lr:g}: {accuracy:.1f}" for lr, accuracy in sorted(found.items())}
+        best = max(found, key=found.__getitem__)
+        texts[best] = f"**{texts[best]}**"
+        lines.append(f"| {algorithm} | {decay:g} | {', '.join(texts.values())} |")
+    return "\n".join(lines)
+
+
+def _mean(values: pl.Series, digits: int) -> str:
+    there = [float(value) for value in values.drop_nulls()]
+    if not there:
+        return "not reached"
+    text = f"{sum(there) / len(there):,.{digits}f}"
+    text += f" ± {pl.Series(there).std():.{digits}f}" if len(there) > 1 else ""
+    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)})"
+
+
+def _between(values: pl.Series) -> str:
+    low, high = int(values.min()), int(values.max())  # type: ignore[arg-type]
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def filled(text: str) -> str:
+    """The README with the tables of the records."""
+    tables = {"tune": tuned()} | {question.name: table(question) for question in QUESTIONS}
+    for name, content in tables.items():
+        begin, end = f"<!-- table {name} -->", "<!-- end -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n{content}\n{end}{after}"
+    return text
+
+
+def collect(runs: Path) -> None:
+    """Copy what the runs recorded, not their checkpoints."""
+    for config in sorted(runs.glob("desk-*/*/config.toml")):
+        sweep = config.parent.parent.name.removeprefix("desk-")
+        target = RESULTS / sweep / config.parent.name
+        if (config.parent / "records.jsonl").exists():
+            target.mkdir(parents=True, exist_ok=True)
+            for name in RECORDED:
+                if (config.parent / name).exists():
+                    shutil.copyfile(config.parent / name, target / name)
+
+
+def main() -> int:
+    """Do what the arguments ask for; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="copy from here")
+    parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
+    parser.add_argument("--only", metavar="NAME", help="write only this question's report")
+    arguments = parser.parse_args()
+    if arguments.check:
+        same = filled(README.read_text()) == README.read_text()
+        print("README.md has the tables of the records" if same else "run this without --check")
+        return 0 if same else 1
+    if arguments.runs is not None:
+        collect(arguments.runs)
+    README.write_text(filled(README.read_text()))
+    for question in QUESTIONS:
+        if question.directories() and arguments.only in (None, question.name):
+            report(
+                question.directories(),
+                out=REPORTS / question.name,
+                targets=question.targets or None,
+                rounds=question.rounds,
+            )
+            print("written", REPORTS / question.name, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""One file, three engines: in process, on Ray and on real nodes a run is the same run."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+import pytest
+from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
+
+from fedlada import Checkpoints, Failure, Task, export
+from fedlada.algorithms import Vectors
+from fedlada.cli import main
+from fedlada.experiment import flower_app, runs
+from fedlada.experiment.errors import ExperimentError
+from fedlada.experiment.reading import dump, experiment, parse, read
+from fedlada.experiment.tracking import RECORDS, parsed
+from fedlada.experiment.watching import watched_rounds
+from fedlada.flower import processes
+from fedlada.flower.client_app import check_place
+from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.processes import marked
+
+# SCAFFOLD: clients keep vectors, which must survive the kill.
+FILE = """
+algorithm = "scaffold"
+data = { dataset = "digits", clients = 5 }
+train = { steps = 3, batch_size = 5 }
+federation = { cohort = 2, rounds = 2 }
+"""
+
+
+def lines(directory):
+    """The records without what a clock had to say."""
+    found = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    return [{k: v for k, v in record.items() if "seconds" not in k} for record in found]
+
+
+def run(directory, *words):
+    file = directory.with_suffix(".toml")
+    file.write_text(FILE)
+    runs.prepare(directory, read(file, words))
+    return list(runs.run(directory))
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("engines") / "process"
+    run(directory, "federation.rounds=4")
+    return directory
+
+
+def assert_same(directory, expected, *, rounds):
+    assert lines(directory) == lines(expected)[:rounds]
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        path.name for path in expected.iterdir()
+    )
+    assert runs.finished(directory)
+
+
+def test_a_deployment_whose_nodes_share_the_clients_is_the_run_in_process(tmp_path, in_process):
+    directory = tmp_path / "deployment"
+    records = run(directory, "engine.name=deployment", "engine.nodes=2")
+    assert [record.round for record in records] == [1, 2]
+    assert_same(directory, in_process, rounds=2)
+    # Any engine goes on where another has stopped.
+    records = run(directory, "federation.rounds=4")
+    assert [record.round for record in records] == [3, 4]
+    assert_same(directory, in_process, rounds=4)
+    assert model(directory, tmp_path) == model(in_process, tmp_path)
+
+
+def model(directory, where):
+    file = where / "model.safetensors"
+    export(Checkpoints(directory / "checkpoints"), file)
+    return {name: tensor.tolist() for name, tensor in load_file(file).items()}
+
+
+def test_a_run_on_ray_is_the_run_in_process(tmp_path, in_process):
+    directory = tmp_path / "ray"
+    records = run(directory, "engine.name=ray", "federation.rounds=4")
+    assert [record.round for record in records] == [1, 2, 3, 4]
+    assert_same(directory, in_process, rounds=4)
+    assert model(directory, tmp_path) == model(in_process, tmp_path)
+
+
+class InMemory:
+    """Stands for Ray: the app's two halves in a process of their own, which starts at once."""
+
+    PROGRAM = """
+import sys, tomllib
+from flwr.app import Context, RecordDict
+from fedlada.experiment import flower_app
+from fedlada.flower.memory_grid import MemoryGrid
+with open(sys.argv[1], "rb") as file:
+    given = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+grid = MemoryGrid(flower_app.client, nodes=given["nodes"], run_config=given)
+flower_app.server(grid, Context(1, 1, {}, state=RecordDict(), run_config=given))
+"""
+
+    def __init__(self, directory, *, nodes, environment):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def begin(self, app):
+        command = [sys.executable, "-c", self.PROGRAM, str(app / "pyproject.toml")]
+        self.process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return self
+
+    def running(self):
+        return self.process.poll() is None
+
+    def wait(self):
+        assert self.process.wait() == 0
+
+
+def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fedlada.flower.loopback.Simulation", InMemory)
+    directory, expected, rounds = tmp_path / "killed", tmp_path / "process", 60
+    run(expected, f"federation.rounds={rounds}")
+    (tmp_path / "file.toml").write_text(FILE)
+    words = ["engine.name=ray", f"federation.rounds={rounds}"]
+    runs.prepare(directory, read(tmp_path / "file.toml", words))
+    going = runs.run(directory)
+    assert next(going).round == 1
+    with pytest.raises(ExperimentError, match="another process is running"):
+        next(watched_rounds(read(directory / runs.CONFIG), directory))
+    going.close()  # kills the server
+    before = (directory / RECORDS).read_text().rpartition("\n")[0]
+    assert not runs.finished(directory)
+    records = list(runs.run(directory))
+    assert len(before.splitlines()) + len(records) in (rounds, rounds - 1)
+    assert (directory / RECORDS).read_text().startswith(before)
+    assert_same(directory, expected, rounds=rounds)
+
+
+def test_what_flower_runs_ends_with_the_process_that_started_it(tmp_path):
+    mark = f"FEDLADA_TEST={tmp_path}"
+    starts = (
+        f"import os, subprocess, time; from runpy import run_path;"
+        f"run_path({processes.__file__!r})['guardian']({mark!r});"
+        f"subprocess.Popen(['sleep', '600'], env={{'PATH': os.environ['PATH'],"
+        f" 'FEDLADA_TEST': {str(tmp_path)!r}}}); print(flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    assert list(marked(mark, "sleep"))
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 20
+    while list(marked(mark)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_clients_that_share_nodes_without_a_disk_are_the_run_in_process(tmp_path, in_process):
+    directory = tmp_path / "memory"
+    (tmp_path / "memory.toml").write_text(FILE)
+    config = read(tmp_path / "memory.toml", ["federation.rounds=4"]).resolved()
+    given = {
+        "experiment": dump(config),
+        "directory": str(directory),
+        "prepared": str(tmp_path / "prepared.pt"),
+        "nodes": 2,
+    }
+    runs.prepare(directory, config)
+    grid = MemoryGrid(flower_app.client, nodes=2, run_config=given)
+    context = Context(1, 1, {}, state=RecordDict(), run_config=given)
+    flower_app.server(grid, context)
+    assert lines(directory) == lines(in_process)
+
+
+@pytest.mark.parametrize(("client", "mine"), [(1, True), (3, True), (0, False), (4, False)])
+def test_a_node_takes_tasks_for_its_own_clients_alone(client, mine):
+    node = {"partition-id": 1, "num-partitions": 2}
+    context = Context(1, 1, node, state=RecordDict(), run_config={})
+    with nullcontext() if mine else pytest.raises(ValueError, match="is not on node 1 of 2"):
+        check_place(client, context)
+
+
+def test_a_client_that_fails_ends_the_run_as_in_process():
+    class Broken:
+        clients, keeps, commit = 5, False, None
+
+        def exchange(self, task, cohort):
+            yield from (Failure(client=client, reason="Flower error 2") for client in cohort)
+
+    task = Task(round=0, seed=0, lr=0.1, vectors=Vectors())
+    with pytest.raises(ExperimentError, match="client 3 failed in round 1: Flower error 2"):
+        list(flower_app.Complete(Broken()).exchange(task, [3, 4]))
+
+
+def test_a_record_is_what_its_line_says(in_process):
+    for line in (in_process / RECORDS).read_text().splitlines():
+        assert json.dumps(dataclasses.asdict(parsed(line))) == line
+    null = line.replace('"metrics": {', '"metrics": {"loss of one who diverged": null, ')
+    assert math.isnan(parsed(null).metrics["loss of one who diverged"])
+
+
+def configured(*words):
+    return experiment(dict(map(parse, words)), source="words")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["engine.name=rai"],
+            r"engine\.name is 'rai'; it must be 'process', 'ray' or 'deployment'",
+        ),
+        (["engine.nodes=0"], r"engine\.nodes is 0; it must be greater than 0"),
+        (["engine.node=3"], r"there is no key 'engine\.node'; .*'engine\.nodes'"),
+        (
+            ["engine.name=deployment", "engine.nodes=101"],
+            r"engine\.nodes is 101, more than the 100 clients",
+        ),
+    ],
+)
+def test_a_wrong_engine_is_a_sentence(words, sentence):
+    with pytest.raises(ExperimentError, match=sentence):
+        configured(*words)
+
+
+def test_without_flower_its_engines_are_a_sentence(tmp_path, monkeypatch):
+    for module in [name for name in sys.modules if name.split(".")[:2] == ["fedlada", "flower"]]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    file = tmp_path / "file.toml"
+    file.write_text(FILE)
+    with pytest.raises(SystemExit, match=r'^fedlada: .*pip install "fedlada\[flower\]"'):
+        main(["run", str(file), "engine.name=ray", "--out", str(tmp_path / "run")])
