@@ -11,6 +11,7 @@ of the records.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from pathlib import Path
 
 import polars as pl
 
-from fedlada.experiment.report import report
+from fedlada.experiment.comparison import reached, span, spread
+from fedlada.experiment.report import HTML, report
 from fedlada.experiment.results import configurations, frame, summary
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(os.path.relpath(Path(__file__).parent))  # reports tell what they were made of
 RESULTS, REPORTS, README = HERE / "results", HERE / "report", HERE / "README.md"
 RECORDED = ("config.toml", "records.jsonl", "done.json")
 LAST = 5  # rounds over which accuracy and consistency are averaged: single ones are noisy
@@ -44,47 +46,42 @@ class Question:
         return [path for path in found if (path / "records.jsonl").exists()]
 
 
+FEDLADA = "main/fedlada-lr*-seed0"
 QUESTIONS = (
-    Question("main", ("main/*",), targets=(0.5, 0.55, 0.6)),
-    Question("communication", ("main/*",), targets=(0.5, 0.55, 0.6), megabytes=True),
-    Question(
-        "grid",
-        ("main/fed*-seed0", "main/localadam-*-seed0", "grid/*"),
-        rounds=40,
-        targets=(0.45, 0.5),
-    ),
-    Question("alpha", ("main/fedlada-*-seed0", "alpha/*"), rounds=40, targets=(0.45, 0.5)),
-    Question("k", ("main/fedlada-*-seed0", "k/*"), rounds=25, targets=(0.45, 0.5)),
-    Question(
-        "participation", ("main/fedlada-*-seed0", "participation/*"), rounds=25, targets=(0.45, 0.5)
-    ),
-    Question("smooth", ("smooth/*",), rounds=30, targets=(0.4, 0.45)),
+    Question("main", ("main/*",), rounds=60, targets=(0.5, 0.55, 0.6)),
+    Question("long", ("main/*-seed0",), targets=(0.55, 0.6, 0.65)),
+    Question("communication", ("main/*",), rounds=60, targets=(0.5, 0.55), megabytes=True),
+    Question("grid", ("main/*-seed0", "grid/*"), rounds=20, targets=(0.4, 0.45)),
+    Question("alpha", (FEDLADA, "alpha/*"), rounds=20, targets=(0.4, 0.45)),
+    Question("k", (FEDLADA, "k/*"), rounds=10, targets=(0.35, 0.4)),
+    Question("participation", (FEDLADA, "participation/*"), rounds=10, targets=(0.35, 0.4)),
+    Question("smooth", ("smooth/*",), rounds=12, targets=(0.3, 0.35)),
     Question(
         "scaffold",
         ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
-        rounds=40,
-        targets=(0.45, 0.5),
+        rounds=20,
+        targets=(0.4, 0.45),
     ),
     Question(
         "fedadam",
         ("main/fedadam-*-seed0", "main/fedcm-*-seed0", "grid/fedadam-*", "fedadam/*"),
-        rounds=40,
-        targets=(0.4, 0.45),
+        rounds=20,
+        targets=(0.3, 0.4),
     ),
     Question(
         "consistency",
-        ("main/fedlada-*-seed0", "main/scaffold-*-seed0", "main/fedavg-*-seed0", "alpha/*"),
-        rounds=40,
+        (FEDLADA, "main/scaffold-*-seed0", "main/fedavg-*-seed0", "alpha/*"),
+        rounds=20,
         consistency=True,
     ),
     Question(
         "why",
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/*"),
-        rounds=40,
+        rounds=30,
         targets=(0.45, 0.5, 0.55),
     ),
-    Question("cifar100", ("cifar100/*",), rounds=60, targets=(0.15, 0.2)),
-    Question("reference", ("main/fedavg-*", "main/fedlada-*", "reference/*"), rounds=40),
+    Question("cifar100", ("cifar100/*",), rounds=25, targets=(0.1, 0.15)),
+    Question("reference", ("main/fedavg-*-seed0", FEDLADA, "reference/*"), rounds=20),
     Question("headline", ("headline/*",), targets=(0.4, 0.5, 0.6, 0.7)),
 )
 
@@ -109,10 +106,10 @@ def table(question: Question) -> str:
     groups.sort(key=lambda group: -float(group["late"].mean() or 0))  # type: ignore[arg-type]
     rows = []
     for group in groups:
-        row = [str(group["variant"][0]), str(len(group)), _between(group["rounds"])]
-        row.append(_mean(group["late"], 1))
-        row += [_mean(scale * group[f"{column}_to_{t:g}"], 0) for t in question.targets]
-        row += [_mean(group["consistency"], 3)] if question.consistency else []
+        row = [str(group["variant"][0]), str(len(group)), span(group["rounds"])]
+        row.append(spread(group["late"], 1, 1))
+        row += [reached(group[f"{column}_to_{t:g}"], scale, 0) for t in question.targets]
+        row += [spread(group["consistency"], 1, 3)] if question.consistency else []
         rows.append(row)
     lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -143,23 +140,30 @@ def tuned() -> str:
     return "\n".join(lines)
 
 
-def _mean(values: pl.Series, digits: int) -> str:
-    there = [float(value) for value in values.drop_nulls()]
-    if not there:
-        return "not reached"
-    text = f"{sum(there) / len(there):,.{digits}f}"
-    text += f" ± {pl.Series(there).std():.{digits}f}" if len(there) > 1 else ""
-    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)})"
-
-
-def _between(values: pl.Series) -> str:
-    low, high = int(values.min()), int(values.max())  # type: ignore[arg-type]
-    return str(low) if low == high else f"{low} to {high}"
+def ratios(question: Question, of: str = "fedlada") -> str:
+    """Rounds of one method over those of the others, run by run of the same seed, as Markdown."""
+    directories = question.directories()
+    if not directories:
+        return "Not run yet."
+    ends = summary(frame(directories), question.targets)
+    own = ends.filter(pl.col("variant") == of)
+    titles = [f"{of}'s rounds over those of", *(f"to {100 * t:g} %" for t in question.targets)]
+    lines = [titles, [":--", *["--:"] * len(question.targets)]]
+    for (other,), group in ends.group_by("variant", maintain_order=True):
+        if other != of:
+            pairs = own.join(group, on="federation.seed", suffix="_other")
+            row = [
+                pairs.select(pl.col(c) / pl.col(f"{c}_other")).to_series()
+                for c in (f"rounds_to_{t:g}" for t in question.targets)
+            ]
+            lines.append([str(other), *(reached(values, 1, 2) for values in row)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def filled(text: str) -> str:
     """The README with the tables of the records."""
-    tables = {"tune": tuned()} | {question.name: table(question) for question in QUESTIONS}
+    tables = {"tune": tuned(), "ratios": ratios(QUESTIONS[0])}
+    tables |= {question.name: table(question) for question in QUESTIONS}
     for name, content in tables.items():
         begin, end = f"<!-- table {name} -->", "<!-- end -->"
         before, _, rest = text.partition(begin)
@@ -196,13 +200,15 @@ def main() -> int:
     README.write_text(filled(README.read_text()))
     for question in QUESTIONS:
         if question.directories() and arguments.only in (None, question.name):
-            report(
+            out = report(
                 question.directories(),
                 out=REPORTS / question.name,
                 targets=question.targets or None,
                 rounds=question.rounds,
             )
-            print("written", REPORTS / question.name, flush=True)
+            if question is not QUESTIONS[0]:
+                (out / HTML).unlink()  # the same as Markdown, and that can be read here
+            print("written", out, flush=True)
     return 0
 
 

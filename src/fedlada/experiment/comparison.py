@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .results import configurations, frame, summary
 
-__all__ = ["comparison", "targets_of"]
+__all__ = ["comparison", "reached", "span", "spread", "targets_of"]
 
 
 def targets_of(directories: Sequence[Path]) -> list[float]:
@@ -38,15 +38,15 @@ def comparison(
             {
                 "algorithm": [str(group["variant"][0]) for group in groups],
                 "runs": [str(len(group)) for group in groups],
-                "rounds": [_range(group["rounds"]) for group in groups],
-                "best": [_spread(group["best"].drop_nulls(), 100, 2) for group in groups],
-                "final": [_spread(group["final"].drop_nulls(), 100, 2) for group in groups],
+                "rounds": [span(group["rounds"]) for group in groups],
+                "best": [spread(group["best"].drop_nulls(), 100, 2) for group in groups],
+                "final": [spread(group["final"].drop_nulls(), 100, 2) for group in groups],
             },
         )
     ]
     for target in chosen:
         costs = {
-            label: [_reached(group[f"{name}_to_{target:g}"], scale) for group in groups]
+            label: [reached(group[f"{name}_to_{target:g}"], scale, 1) for group in groups]
             for label, name, scale in COSTS
         }
         names = {"algorithm": [str(group["variant"][0]) for group in groups]}
@@ -67,15 +67,17 @@ def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
     return table
 
 
-def _reached(values: pl.Series, scale: float) -> str:
+def reached(values: pl.Series, scale: float, digits: int) -> str:
+    """What a target took, of those runs that reached it."""
     there = values.drop_nulls()
     if not len(there):
         return "not reached"
     part = "" if len(there) == len(values) else f" ({len(there)} of {len(values)})"
-    return _spread(there, scale, 1) + part
+    return spread(there, scale, digits) + part
 
 
-def _spread(values: pl.Series, scale: float, digits: int) -> str:
+def spread(values: pl.Series, scale: float, digits: int) -> str:
+    """Mean and, of several, standard deviation."""
     numbers = [scale * float(value) for value in values]
     if not numbers:
         return "–"
@@ -85,6 +87,7 @@ def _spread(values: pl.Series, scale: float, digits: int) -> str:
     return f"{mean} ± {pl.Series(numbers).std():.{digits}f}"
 
 
-def _range(values: pl.Series) -> str:
+def span(values: pl.Series) -> str:
+    """The smallest to the largest of whole numbers."""
     numbers = sorted({int(value) for value in values})
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
