@@ -47,11 +47,17 @@ class Question:
 
 
 FEDLADA = "main/fedlada-lr*-seed0"
+GRID = ("fedavg", "fedcm", "fedadam", "localadam", "fedlada")
 QUESTIONS = (
     Question("main", ("main/*",), rounds=60, targets=(0.5, 0.55, 0.6)),
     Question("long", ("main/*-seed0",), targets=(0.55, 0.6, 0.65)),
     Question("communication", ("main/*",), rounds=60, targets=(0.5, 0.55), megabytes=True),
-    Question("grid", ("main/*-seed0", "grid/*"), rounds=20, targets=(0.4, 0.45)),
+    Question(
+        "grid",
+        (*(f"main/{name}-lr*-seed0" for name in GRID), "grid/*"),
+        rounds=20,
+        targets=(0.4, 0.45),
+    ),
     Question("alpha", (FEDLADA, "alpha/*"), rounds=20, targets=(0.4, 0.45)),
     Question("k", (FEDLADA, "k/*"), rounds=10, targets=(0.35, 0.4)),
     Question("participation", (FEDLADA, "participation/*"), rounds=10, targets=(0.35, 0.4)),
@@ -76,7 +82,7 @@ QUESTIONS = (
     ),
     Question(
         "why",
-        ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/*"),
+        ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
         rounds=30,
         targets=(0.45, 0.5, 0.55),
     ),
