@@ -61,7 +61,7 @@ QUESTIONS = (
     Question("alpha", (FEDLADA, "alpha/*"), rounds=20, targets=(0.4, 0.45)),
     Question("k", (FEDLADA, "k/*"), rounds=10, targets=(0.35, 0.4)),
     Question("participation", (FEDLADA, "participation/*"), rounds=10, targets=(0.35, 0.4)),
-    Question("smooth", ("smooth/*",), rounds=12, targets=(0.3, 0.35)),
+    Question("smooth", ("smooth/*",), rounds=8, targets=(0.25, 0.3)),
     Question(
         "scaffold",
         ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
