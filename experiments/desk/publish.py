@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +178,7 @@ def filled(text: str) -> str:
 
 
 def collect(runs: Path) -> None:
-    """Copy what the runs recorded, not their checkpoints."""
+    """Copy what the runs recorded, not their checkpoints, nor where on this machine they were."""
     for config in sorted(runs.glob("desk-*/*/config.toml")):
         sweep = config.parent.parent.name.removeprefix("desk-")
         target = RESULTS / sweep / config.parent.name
@@ -187,7 +186,8 @@ def collect(runs: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
             for name in RECORDED:
                 if (config.parent / name).exists():
-                    shutil.copyfile(config.parent / name, target / name)
+                    text = (config.parent / name).read_text()
+                    (target / name).write_text(text.replace(str(runs.resolve()), "runs"))
 
 
 def main() -> int:

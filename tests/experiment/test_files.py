@@ -1,5 +1,6 @@
 """The experiment files that come with the project say what they mean, and mean something."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -54,6 +55,11 @@ def test_committed_results_are_of_the_committed_files():
         for key in found.keys() | wanted.keys():
             if key not in FREE:
                 assert found[key] == wanted[key], f"{key} of {file}"
+
+
+def test_committed_results_do_not_tell_where_on_a_machine_they_were():
+    for file in (ROOT / "experiments/desk/results").glob("*/*/done.json"):
+        assert not [word for word in json.loads(file.read_text())["command"] if word[0] == "/"]
 
 
 def test_tables_in_the_readme_are_those_of_the_records():

@@ -19,7 +19,7 @@ def provenance(*, threads: int) -> dict[str, object]:
     """The circumstances of a run with so many threads per process, as JSON can hold them."""
     return {
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),

@@ -101,9 +101,7 @@ def origin(runs: Runs, command: str) -> Section:
 def _words(command: Iterable[str]) -> str:
     program, *words = command
     name = Path(program).name
-    return shlex.join(["python", "-m", "fedlada.cli"] if name == "cli.py" else [name]) + (
-        " " + shlex.join(words) if words else ""
-    )
+    return shlex.join(["fedlada" if name == "cli.py" else name, *words])
 
 
 def _machine(end: dict[str, dict[str, object]]) -> list[str]:

@@ -67,7 +67,7 @@ class LeNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images [B, channels, size, size] to logits [B, classes]."""
-        # On a CPU, channels last spare a third of the time, most of it in pooling.
+        # On a CPU, channels last spare about 30 % of the time, most of it in pooling.
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.activation(self.conv1(x)))
         x = self.pool(self.activation(self.conv2(x)))
