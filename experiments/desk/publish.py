@@ -57,7 +57,7 @@ QUESTIONS = (
         targets=(0.4, 0.45),
     ),
     Question("alpha", (FEDLADA, "alpha/*"), rounds=20, targets=(0.4, 0.45)),
-    Question("k", (FEDLADA, "k/*"), rounds=10, targets=(0.35, 0.4)),
+    Question("k", (FEDLADA, "k/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
     Question("participation", (FEDLADA, "participation/*"), rounds=10, targets=(0.35, 0.4)),
     Question("smooth", ("smooth/*",), rounds=8, targets=(0.25, 0.3)),
     Question(
@@ -84,7 +84,7 @@ QUESTIONS = (
         rounds=30,
         targets=(0.45, 0.5, 0.55),
     ),
-    Question("cifar100", ("cifar100/*",), rounds=25, targets=(0.1, 0.15)),
+    Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question("reference", ("main/fedavg-*-seed0", FEDLADA, "reference/*"), rounds=20),
     Question("headline", ("headline/*",), targets=(0.4, 0.5, 0.6, 0.7)),
 )
