@@ -56,10 +56,10 @@ QUESTIONS = (
         rounds=20,
         targets=(0.4, 0.45),
     ),
-    Question("alpha", (FEDLADA, "alpha/*"), rounds=20, targets=(0.4, 0.45)),
+    Question("alpha", (FEDLADA, "alpha/*"), rounds=50, targets=(0.5, 0.55), consistency=True),
     Question("k", (FEDLADA, "k/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
-    Question("participation", (FEDLADA, "participation/*"), rounds=10, targets=(0.35, 0.4)),
-    Question("smooth", ("smooth/*",), rounds=8, targets=(0.25, 0.3)),
+    Question("participation", (FEDLADA, "participation/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
+    Question("smooth", ("smooth/*",), rounds=25, targets=(0.3, 0.4)),
     Question(
         "scaffold",
         ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
@@ -72,12 +72,7 @@ QUESTIONS = (
         rounds=20,
         targets=(0.3, 0.4),
     ),
-    Question(
-        "consistency",
-        (FEDLADA, "main/scaffold-*-seed0", "main/fedavg-*-seed0", "alpha/*"),
-        rounds=20,
-        consistency=True,
-    ),
+    Question("consistency", ("main/*",), consistency=True),
     Question(
         "why",
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
