@@ -57,7 +57,7 @@ QUESTIONS = (
     ),
     Question("alpha", (FEDLADA, "alpha/*"), rounds=50, targets=(0.5, 0.55), consistency=True),
     Question("k", (FEDLADA, "k/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
-    Question("participation", (FEDLADA, "participation/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
+    Question("participation", (FEDLADA, "participation/*"), targets=(0.5, 0.55, 0.6)),
     Question("smooth", ("smooth/*",), rounds=25, targets=(0.3, 0.4)),
     Question(
         "scaffold",
@@ -73,8 +73,7 @@ QUESTIONS = (
     Question(
         "why",
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
-        rounds=30,
-        targets=(0.45, 0.5, 0.55),
+        targets=(0.5, 0.55, 0.58),
     ),
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question("reference", ("main/fedavg-*-seed0", FEDLADA, "reference/*")),
