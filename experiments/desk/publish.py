@@ -56,7 +56,7 @@ QUESTIONS = (
         targets=(0.5, 0.55, 0.58),
     ),
     Question("alpha", (FEDLADA, "alpha/*"), rounds=50, targets=(0.5, 0.55), consistency=True),
-    Question("k", (FEDLADA, "k/*"), rounds=30, targets=(0.4, 0.5, 0.55)),
+    Question("k", (FEDLADA, "k/*"), targets=(0.5, 0.55, 0.6)),
     Question("participation", (FEDLADA, "participation/*"), targets=(0.5, 0.55, 0.6)),
     Question("smooth", ("smooth/*",), rounds=25, targets=(0.3, 0.4)),
     Question(
