@@ -55,10 +55,10 @@ QUESTIONS = (
         (*(f"main/{name}-lr*-seed0" for name in GRID), "grid/*"),
         targets=(0.5, 0.55, 0.58),
     ),
-    Question("alpha", (FEDLADA, "alpha/*"), rounds=50, targets=(0.5, 0.55), consistency=True),
+    Question("alpha", (FEDLADA, "alpha/*"), targets=(0.5, 0.55, 0.6), consistency=True),
     Question("k", (FEDLADA, "k/*"), targets=(0.5, 0.55, 0.6)),
     Question("participation", (FEDLADA, "participation/*"), targets=(0.5, 0.55, 0.6)),
-    Question("smooth", ("smooth/*",), rounds=25, targets=(0.3, 0.4)),
+    Question("smooth", ("smooth/*",), rounds=60, targets=(0.4, 0.5, 0.55)),
     Question(
         "scaffold",
         ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
