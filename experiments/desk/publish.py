@@ -58,7 +58,7 @@ QUESTIONS = (
     Question("alpha", (FEDLADA, "alpha/*"), targets=(0.5, 0.55, 0.6), consistency=True),
     Question("k", (FEDLADA, "k/*"), targets=(0.5, 0.55, 0.6)),
     Question("participation", (FEDLADA, "participation/*"), targets=(0.5, 0.55, 0.6)),
-    Question("smooth", ("smooth/*",), rounds=60, targets=(0.4, 0.5, 0.55)),
+    Question("smooth", ("smooth/*",), rounds=80, targets=(0.4, 0.5, 0.55)),
     Question(
         "scaffold",
         ("main/fedavg-*-seed0", "main/scaffold-*-seed0", "scaffold/*"),
