@@ -18,19 +18,19 @@ import measure
 from fedlada import (
     Checkpoints,
     Evaluation,
-    FixedSize,
     Guard,
     InProcess,
     LocalTraining,
+    Plan,
     ServerState,
     algorithm,
     federate,
 )
 from fedlada.algorithms import Vector
 from fedlada.data import STATISTICS, Augment, Clients, load, partition
-from fedlada.faults import Faulty
+from fedlada.engines.faulty import Faulty
 from fedlada.models import LeNet
-from fedlada.server import Server
+from fedlada.server.model import Server
 
 ONCE, LAST = 3, 10
 COLLUDING = range(0, 100, 10)
@@ -76,9 +76,8 @@ def run(name, case, *, guard, rounds, directory):
     torch.manual_seed(0)
     model = LeNet()
     place = Checkpoints(directory / name.replace(" ", "-").replace("%", "percent"))
-    server = Server(
-        model, chosen, rounds=rounds, checkpoints=place, config={"case": name, "guard": guard}
-    )
+    attacked = Plan.of(algorithm=chosen, rounds=rounds, guard=guard)
+    server = Server(attacked, model, checkpoints=place, config={"case": name})
     curve_file = place.directory / "curve.jsonl"
     curve = {}
     if curve_file.exists():
@@ -93,13 +92,9 @@ def run(name, case, *, guard, rounds, directory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the guard says at the end that it stepped in
         for record in federate(
-            chosen,
+            attacked,
             Faulty(engine, plan(case)),
             server.state,
-            rounds=rounds,
-            sampling=FixedSize(10),
-            lr_decay=0.998,
-            guard=guard,
             evaluate=server.evaluation(Evaluation(data=test, prepare=prepare.plain)),
             save=server.save,
         ):

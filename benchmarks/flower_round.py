@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import measure
-from fedlada.flower.loopback import Deployment, Simulation
+from fedlada.flower.loopback import Deployment, RaySimulation
 
 APP = Path(__file__).parent / "apps" / "round"
-PLACES = {"deployment": (Deployment, 2, 6), "Ray": (Simulation, 10, 15)}
+PLACES = {"deployment": (Deployment, 2, 6), "Ray": (RaySimulation, 10, 15)}
 GOALS = {"deployment": 0.75, "Ray": 1.0}
 OURS = ("fedavg", "fedlada")
 

@@ -56,7 +56,8 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ClientData]:
 
 def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, float]:
     """Percent of a round: from pairs of rounds, and from inside."""
-    from fedlada import admission, checkpoint
+    from fedlada.server import checkpoint
+    from fedlada.server.guard import admission
 
     data = clients(cohort, (3, 32, 32))
     with tempfile.TemporaryDirectory() as directory:
@@ -72,8 +73,8 @@ def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, 
         )
         inside = Clock()
         undo = [
-            inside.around(admission.Admission, "_look"),
-            inside.around(admission.Admission, "_limited"),
+            inside.around(admission.Admission, "measure"),
+            inside.around(admission.Admission, "admit"),
             inside.around(admission.Admission, "__init__"),
             inside.around(checkpoint.Checkpoints, "save"),
         ]

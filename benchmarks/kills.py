@@ -24,8 +24,8 @@ from torch import nn
 
 import measure
 from fedlada import Checkpoints, DiskStore, FixedSize, LocalTraining, simulate
+from fedlada.atomic import write
 from fedlada.data import ClientData
-from fedlada.files import write
 
 ROUNDS, CLIENTS = 12, 12
 ALGORITHMS = ("fedlada", "scaffold", "feddyn", "fedadam")
@@ -94,13 +94,13 @@ def final(directory: Path) -> dict:
     kept = {}
     if (directory / "clients").exists():
         store = DiskStore(directory / "clients")
-        for client, last in state.last.items():
+        for client, last in state.last_accepted.items():
             version = store.load(client, (state.run, last))
             kept[client] = {name: [t.tolist() for t in v] for name, v in version.items()}
     return {
         "vectors": {name: [t.tolist() for t in v] for name, v in state.vectors.items()},
         "kept": kept,
-        "last": state.last,
+        "last": state.last_accepted,
         "history": state.history,
         "rounds": [int(line) for line in (directory / "rounds.txt").read_text().split()],
     }

@@ -17,7 +17,7 @@ import measure
 from fedlada import FixedSize, LocalTraining, algorithm, simulate
 from fedlada.data import ClientData
 from fedlada.models import LeNet, ResNet18
-from fedlada.sampling import seed_of
+from fedlada.protocol.seeds import seed_of
 
 GOAL = 1.03
 CLIENTS, COHORT, STEPS, BATCH = 20, 10, 10, 50

@@ -20,12 +20,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import measure
+from fedlada import Plan
 from fedlada.algorithms import Vector, Vectors, algorithm
 from fedlada.flower import ServerConfig, answer_query, run_server
 from fedlada.flower.memory_grid import MemoryGrid
 from fedlada.flower.records import HEADER, reply_record
 from fedlada.models import ResNet18
-from fedlada.protocol import Reply
+from fedlada.protocol.messages import Reply
 
 GOAL = 1.10
 FEW, MANY = 10, 50
@@ -55,12 +56,13 @@ def ours(name: str, replies: int) -> None:
                 vectors=vectors,
                 examples=1,
                 steps=1,
-                lr_steps=0.1,
+                lr_sum=0.1,
             )
         )
 
     grid = MemoryGrid(fabricator(fabricate), nodes=replies)
-    config = ServerConfig(num_server_rounds=1, algorithm=name, cohort=replies, minimum=replies)
+    plan = Plan.of(algorithm=name, rounds=1, sampling=replies, minimum=replies)
+    config = ServerConfig(plan=plan)
     _, state = run_server(grid, config, lambda: ResNet18(10))
     if not state.updates:
         raise RuntimeError(f"the round of {name} was abandoned; not all replies were accepted")

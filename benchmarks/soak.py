@@ -25,16 +25,16 @@ from fedlada import (
     Checkpoints,
     DiskStore,
     Failure,
-    FixedSize,
     InProcess,
     LocalTraining,
+    Plan,
     algorithm,
     federate,
 )
 from fedlada.data import ClientData
-from fedlada.faults import REJECTED, Faulty, at_random
-from fedlada.sampling import seed_of
-from fedlada.server import Server
+from fedlada.engines.faulty import REJECTED, Faulty, at_random
+from fedlada.protocol.seeds import seed_of
+from fedlada.server.model import Server
 
 CLIENTS, COHORT, MINIMUM = 40, 10, 3
 RATES = {"drop out": 0.15, "twice": 0.05, "two unlike": 0.05, "stale": 0.05}
@@ -93,16 +93,14 @@ def soak(name, *, rounds, seed, directory, log):
     while done < rounds:
         own = model()
         checkpoints = Checkpoints(directory)
-        server = Server(own, chosen, rounds=rounds, checkpoints=checkpoints, config={"soak": seed})
+        settings = {"sampling": COHORT, "seed": seed, "minimum": MINIMUM, "lr_decay": 1.0}
+        soaked = Plan.of(algorithm=chosen, rounds=rounds, **settings)
+        server = Server(soaked, own, checkpoints=checkpoints, config={"soak": seed})
         watched = Watched(engine(chosen, own, store))
         for record in federate(
-            chosen,
+            soaked,
             Faulty(watched, plan),
             server.state,
-            rounds=rounds,
-            sampling=FixedSize(COHORT),
-            seed=seed,
-            minimum=MINIMUM,
             save=server.save,
         ):
             done = record.round
@@ -127,16 +125,14 @@ def replay(lines):
     name, seed = lines[0]["algorithm"], lines[0]["seed"]
     chosen, own = algorithm(name), model()
     accepted = {line["round"] - 1: line["accepted"] for line in lines}
-    server = Server(own, chosen, rounds=len(lines))
+    settings = {"sampling": COHORT, "seed": seed, "guard": None, "lr_decay": 1.0}
+    plan = Plan.of(algorithm=chosen, rounds=len(lines), **settings)
+    server = Server(plan, own)
     with tempfile.TemporaryDirectory() as directory:
         for _ in federate(
-            chosen,
+            plan,
             Replay(engine(chosen, own, DiskStore(directory)), accepted),
             server.state,
-            rounds=len(lines),
-            sampling=FixedSize(COHORT),
-            seed=seed,
-            guard=None,
         ):
             pass
     return server.state.vectors

@@ -14,7 +14,7 @@ import measure
 from fedlada import Algorithm, FederatedOptimizer, LocalRound, ServerState, algorithm
 from fedlada.algorithms import AMSGrad, Vector
 from fedlada.models import ResNet18
-from fedlada.protocol import Task
+from fedlada.protocol.messages import Task
 
 GOAL = 1.25
 

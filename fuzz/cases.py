@@ -23,7 +23,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
-from fedlada.admission import Admission, Admitted
 from fedlada.algorithms import Vector, Vectors, algorithm
 from fedlada.flower.records import (
     HEADER,
@@ -35,10 +34,11 @@ from fedlada.flower.records import (
     read_reply,
     reply_record,
 )
-from fedlada.guard import Guard
-from fedlada.protocol import Rejection, Reply, Task
+from fedlada.protocol.messages import Rejection, Reply, Task
+from fedlada.server.guard.admission import Admission, Admitted
+from fedlada.server.guard.limits import Guard
 
-HONEST = {"client": 3, "round": 7, "examples": 20, "steps": 5, "lr_steps": 0.5, "seconds": 1.0}
+HONEST = {"client": 3, "round": 7, "examples": 20, "steps": 5, "lr_sum": 0.5, "seconds": 1.0}
 NONCE = "0123456789abcdef"
 ROOM = 64 * 1024
 """What reading may allocate beyond the bytes of the model, for names, numbers and the like."""
@@ -80,7 +80,7 @@ REPLY = Reply(**HONEST, nonce=NONCE, vectors=UP, metrics={"loss": 0.5})
 SENT: Any = reply_record(REPLY)
 CAP = ROOM + UP.nbytes()
 PICKLE = pickle.dumps(Unpickled())
-HISTORY = {name: [(1.0, 0.1, 10)] for name in (*UP, "steps", "lr_steps", "examples")}
+HISTORY = {name: [(1.0, 0.1, 10)] for name in (*UP, "steps", "lr_sum", "examples")}
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,12 @@ def admit(reply: Reply, case: Case) -> Admitted | Rejection:
         history=HISTORY if case.known else {},
         weighting=case.weighting,
     )
-    (found,) = admission.of([reply])
+    measured = admission.measure(reply)
+    if isinstance(measured, Rejection):
+        return measured
+    if admission.limits is None:
+        admission.calibrate([measured])
+    found = admission.admit(measured)
     if not isinstance(found, Admitted | Rejection):
         raise TypeError(f"the guard made {type(found).__name__} of a reply")
     return found

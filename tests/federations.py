@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedlada import Algorithm, FixedSize, InProcess, MemoryStore, RoundRecord, ServerState, federate
+from fedlada import Algorithm, InProcess, MemoryStore, Plan, RoundRecord, ServerState, federate
 from fedlada.algorithms import Vector, Vectors
 
 
@@ -90,19 +90,19 @@ class Federation:
         self.state = ServerState.new(self.algorithm, x)
         self.engine = InProcess(self.algorithm, self.model, self.data, self.train, store=self.store)
 
+    def plan(self, **settings) -> Plan:
+        """The federation's plan, with other settings where given."""
+        usual = {
+            "algorithm": self.algorithm,
+            "sampling": self.cohort or len(self.data),
+            "seed": self.seed,
+            "lr_decay": self.lr_decay,
+            "weighting": self.weighting,
+        }
+        return Plan.of(**usual | settings)
+
     def run(self, rounds: int) -> list[RoundRecord]:
-        return list(
-            federate(
-                self.algorithm,
-                self.engine,
-                self.state,
-                rounds=self.state.round + rounds,
-                sampling=FixedSize(self.cohort or len(self.data)),
-                seed=self.seed,
-                lr_decay=self.lr_decay,
-                weighting=self.weighting,
-            )
-        )
+        return list(federate(self.plan(rounds=self.state.round + rounds), self.engine, self.state))
 
     @property
     def vectors(self) -> Vectors:
@@ -119,4 +119,5 @@ def flat(vector: Vector) -> Tensor:
 
 
 def same_bits(a: Vectors, b: Vectors) -> bool:
+    """Whether all vectors agree to the bit: 0 is not -0, and NaN is itself."""
     return set(a) == set(b) and all(a[name].equal(b[name]) for name in a)

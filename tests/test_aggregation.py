@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlada import Mean
 from fedlada.algorithms import Vector, Vectors
 
-# Within these magnitudes the sum of any float32 numbers is exact (see fedlada.aggregation).
+# Within these magnitudes the sum of any float32 numbers is exact (see fedlada.server.mean).
 numbers = st.floats(2.0**-24, 2.0**20, width=32).flatmap(lambda v: st.sampled_from([v, -v, 0.0]))
 rows = st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=12)
 

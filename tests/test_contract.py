@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from federations import Federation, Point, local_steps, quadratics, same_bits
 from fedlada import ALGORITHMS, Algorithm, DiskStore, LocalRound, compose
 from fedlada.algorithms import CORRECTIONS, LOCAL_RULES, SERVER_RULES, Round, Vector, Vectors
-from fedlada.protocol import Task
+from fedlada.protocol.messages import Task
 
 named = pytest.mark.parametrize("chosen", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
@@ -37,7 +37,11 @@ def one_client(chosen: Algorithm, down: Vectors, kept: Vectors) -> LocalRound:
     """A client's round from given vectors, its training done."""
     model = Point()
     local = LocalRound(
-        chosen, model, Task(round=0, seed=0, lr=chosen.lr(0), vectors=down), client=0, kept=kept
+        chosen,
+        model,
+        Task(round=0, seed=0, lr=chosen.lr(0), vectors=down),
+        client=0,
+        client_state=kept,
     )
     local_steps(3)(model, quadratics(1)[0], local.optimizer())
     return local
@@ -48,17 +52,17 @@ def outcome(chosen: Algorithm, down: Vectors, kept: Vectors) -> Vectors:
     local = one_client(chosen, down, kept)
     reply = local.finish(examples=1)
     assert set(reply.vectors) == set(chosen.up)
-    assert set(local.kept) == set(chosen.kept)
-    return Vectors(**reply.vectors, **local.kept)
+    assert set(local.client_state) == set(chosen.client_state)
+    return Vectors(**reply.vectors, **local.client_state)
 
 
 def contract(chosen: Algorithm) -> None:
     """Declared vectors are exactly those produced and consumed, on both sides."""
     x = random_like(Vector(p.detach() for p in Point().parameters()))
     down = Vectors((name, random_like(x, seed=i)) for i, name in enumerate(chosen.down))
-    kept = Vectors((name, random_like(x, seed=9 + i)) for i, name in enumerate(chosen.kept))
+    kept = Vectors((name, random_like(x, seed=9 + i)) for i, name in enumerate(chosen.client_state))
     usual = outcome(chosen, down, kept)
-    for given_, name in [(down, n) for n in chosen.down] + [(kept, n) for n in chosen.kept]:
+    for given_, name in [(down, n) for n in chosen.down] + [(kept, n) for n in chosen.client_state]:
         changed = Vectors(given_, **{name: random_like(x, seed=99)})
         new = outcome(chosen, *((changed, kept) if given_ is down else (down, changed)))
         assert not same_bits(new, usual), f"{name} is declared but makes no difference"
@@ -69,9 +73,9 @@ def contract(chosen: Algorithm) -> None:
 
     def served(mean: Vectors) -> Vectors:
         s = chosen.start(x)
-        assert set(s) == {*chosen.down, *chosen.held}
+        assert set(s) == {*chosen.down, *chosen.server_state}
         before = Vectors(s)
-        chosen.serve(s, mean, Round(steps=3, lr_steps=0.3, accepted=3, clients=6))
+        chosen.serve(s, mean, Round(steps=3, lr_sum=0.3, accepted=3, clients=6))
         assert set(s) == set(before)
         assert all(not s[name].equal(before[name]) for name in s), "the server renews them all"
         return s
@@ -115,7 +119,7 @@ def counted(chosen: Algorithm) -> None:
     assert passed["down"] == record.bytes_down == 3 * declared.down
     assert passed["up"] == record.bytes_up == 3 * declared.up
     kept = sum(len(wire_bytes(fed.store.load(client))) for client in record.cohort)
-    assert kept == 3 * declared.kept
+    assert kept == 3 * declared.client_state
 
 
 def wire_bytes(vectors: Vectors) -> bytes:

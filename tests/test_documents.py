@@ -1,6 +1,6 @@
 """Every command and every program in the documents runs, and does what they say."""
 
-import os
+import json
 import re
 import shlex
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlada.flower.loopback import Simulation
+from fedlada.flower.loopback import RaySimulation
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,10 +44,11 @@ DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_tests_that_documents_name_exist(document):
-    for path, name in re.findall(
-        r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / document).read_text()
-    ):
-        assert f"def {name}" in (ROOT / path).read_text(), f"{path}::{name}"
+    for reference in re.findall(r"`(tests/[^`]*)`", (ROOT / document).read_text()):
+        named = re.fullmatch(r"(tests/[\w/]+\.py)::(test_\w+)", reference)
+        assert named is not None, f"{reference} should name a test, as tests/file.py::test_name"
+        tests = re.findall(r"^def (test_\w+)\(", (ROOT / named[1]).read_text(), re.MULTILINE)
+        assert named[2] in tests, f"{reference} does not exist"
 
 
 def commands(*, flwr: bool) -> list[str]:
@@ -72,7 +73,7 @@ def test_the_commands_of_the_documents_run(command):
 
 def test_the_flwr_commands_of_the_documents_run(tmp_path):
     """In a simulation of our own: as written they would leave a SuperLink running."""
-    with Simulation(tmp_path / "simulation", nodes=12) as engine:
+    with RaySimulation(tmp_path / "simulation", nodes=12) as engine:
         for command in commands(flwr=True):
             words = shlex.split(command)
             assert words[:2] == ["flwr", "run"]
@@ -88,7 +89,16 @@ def test_the_own_loop_example_is_short_and_learns():
     assert last > max(first, 20)
 
 
-@pytest.mark.parametrize("program", sorted(os.listdir(ROOT / "benchmarks")))
-def test_every_benchmark_is_in_the_list_with_its_result(program):
-    if program.endswith(".py") and program != "measure.py":
-        assert f"python benchmarks/{program} --check" in (ROOT / "benchmarks/README.md").read_text()
+def test_every_benchmark_is_in_the_list_and_has_a_result():
+    programs = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - {"measure.py"}
+    rows = re.findall(
+        r"^\| `python benchmarks/(\w+\.py) --check` \| \S",
+        (ROOT / "benchmarks/README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert sorted(rows) == sorted(programs)
+    results = [
+        json.loads(line) for line in (ROOT / "benchmarks/results.jsonl").read_text().splitlines()
+    ]
+    assert {Path(result["command"].split()[1]).name for result in results} == programs
+    assert all(result["figures"] for result in results)

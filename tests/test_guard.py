@@ -11,7 +11,7 @@ from federations import Federation, Point, local_steps, quadratics
 from fedlada import Guard, LocalRound, Task
 from fedlada.algorithms import Vector
 from fedlada.algorithms.vectors import BLOCK
-from fedlada.moments import SecondMoment
+from fedlada.server.guard.moments import SecondMoment
 
 sizes = st.lists(st.floats(1e-6, 1e6), min_size=5, max_size=15)
 

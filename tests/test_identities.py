@@ -293,7 +293,7 @@ def server_run(server, deltas: list[torch.Tensor]) -> torch.Tensor:
     chosen = Algorithm(SGD(), server=server)
     s = chosen.start(Vector([torch.ones(4, dtype=torch.float64)]))
     for t, d in enumerate(deltas):
-        chosen.serve(s, Vectors(delta=Vector([d])), Round(steps=1, lr_steps=1, updates=t))
+        chosen.serve(s, Vectors(delta=Vector([d])), Round(steps=1, lr_sum=1, updates=t))
     return flat(s.x)
 
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from federations import Point, flat, quadratics
 from fedlada import Algorithm, LocalRound, ServerState, algorithm
 from fedlada.algorithms import SGD, Amend, AMSGrad, Round, Vector, Vectors
-from fedlada.parameters import federated_parameters
-from fedlada.protocol import Task
+from fedlada.protocol.federated import federated_parameters
+from fedlada.protocol.messages import Task
 
 K, LR = 6, 0.05
 
@@ -172,7 +172,7 @@ def test_a_groups_rate_stays_inside_the_amended_mix():
         optimizer.step()
     reply = local.finish(examples=1)
     s = chosen.start(Vector(p.detach() for p in model.parameters()))
-    chosen.serve(s, reply.vectors, Round(steps=reply.steps, lr_steps=reply.lr_steps))
+    chosen.serve(s, reply.vectors, Round(steps=reply.steps, lr_sum=reply.lr_sum))
     expected = alpha * torch.stack(directions).mean(0) + (1 - alpha) * 0.7
     assert_close(flat(s.g_a), expected)
 
@@ -204,7 +204,7 @@ def test_a_scheduled_rate_is_summed_for_the_server():
     optimizer = local.optimizer()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     loop(model, optimizer, after_step=scheduler.step)
-    assert local.finish(examples=1).lr_steps == pytest.approx(LR * (2 + 1 + 0.5))
+    assert local.finish(examples=1).lr_sum == pytest.approx(LR * (2 + 1 + 0.5))
 
 
 def test_only_trainable_parameters_are_federated():

@@ -11,7 +11,7 @@ from fedlada import FixedSize, LocalTraining, algorithm, simulate
 from fedlada.algorithms import Vector
 from fedlada.data import ClientData
 from fedlada.models import LeNet
-from fedlada.sampling import seed_of
+from fedlada.protocol.seeds import seed_of
 
 ALPHA, BETA1, BETA2, EPS, LR, DECAY, LAMBDA, ETA_G = 0.3, 0.9, 0.99, 1e-8, 0.01, 0.9, 0.05, 0.8
 ROUNDS, K, S, SEED = 5, 4, 3, 11

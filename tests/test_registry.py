@@ -116,7 +116,7 @@ def test_vectors_per_client_are_those_of_the_literature():
     }
     for name, vectors in expected.items():
         traffic = algorithm(name).traffic
-        assert (traffic.down, traffic.up, traffic.kept) == vectors
+        assert (traffic.down, traffic.up, traffic.client_state) == vectors
 
 
 def test_every_local_rule_can_be_subclassed_outside():

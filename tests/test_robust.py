@@ -11,16 +11,16 @@ from scipy.stats import trim_mean
 from torch import Tensor
 
 from fedlada import Mean
-from fedlada.aggregation import BLOCK
 from fedlada.algorithms import Vector, Vectors
-from fedlada.robust import CenteredClipping, CoordinateMedian, TrimmedMean
+from fedlada.server.mean import BLOCK
+from fedlada.server.robust import CenteredClipping, CoordinateMedian, TrimmedMean
 
 RULES = [TrimmedMean(trim=0.2), CoordinateMedian(), CenteredClipping(), CenteredClipping(radius=2)]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
 law = settings(deadline=None, max_examples=30)
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
-# Within these magnitudes float32 sums are exact (see fedlada.aggregation).
+# Within these magnitudes float32 sums are exact (see fedlada.server.mean).
 numbers = st.floats(2.0**-24, 2.0**20, width=32).flatmap(
     lambda v: st.sampled_from([v, -v, 0.0, -0.0])
 )
@@ -250,7 +250,7 @@ def test_scalars_are_the_medians_of_the_finite_ones(rule):
 
 @every_rule
 def test_it_has_the_verbs_of_the_mean_and_every_call_begins_anew(rule):
-    verbs = {name for name in dir(Mean()) if not name.startswith("_")} - {"merge"}
+    verbs = {name for name in dir(Mean()) if not name.startswith("_")}
     assert verbs == {name for name in dir(rule()) if not name.startswith("_")}
     rule().fold(vectors(torch.ones(3)))
     assert rule().count == 0

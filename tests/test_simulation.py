@@ -9,7 +9,7 @@ from torch import nn
 import fedlada
 from federations import flat, same_bits
 from fedlada.data import STATISTICS, Augment, ClientData, Clients, load, partition
-from fedlada.sampling import seed_of
+from fedlada.protocol.seeds import seed_of
 
 
 @pytest.fixture(scope="module")

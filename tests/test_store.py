@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from fedlada import DiskStore, MemoryStore
 from fedlada.algorithms import Vector, Vectors
-from fedlada.store import NEVER, LostState, needless
+from fedlada.client.store import NEVER, LostState, needless
 
 RUN = "a"
 
@@ -31,7 +31,7 @@ def test_nothing_is_kept_for_a_client_that_never_took_part(store):
 def test_a_client_goes_on_from_its_last_accepted_reply(store):
     store.stage(1, (RUN, 0), kept(1))
     store.stage(1, (RUN, 4), kept(4))  # that reply was lost
-    store.settle(1, (RUN, 0), epoch=5)
+    store.settle(1, (RUN, 0), resumable_from=5)
     assert store.load(1, (RUN, 0)).c_i.equal(kept(1).c_i)
     with pytest.raises(LostState, match=r"round 4 last, and of that run .* rounds: 0"):
         store.load(1, (RUN, 4))
@@ -39,7 +39,7 @@ def test_a_client_goes_on_from_its_last_accepted_reply(store):
 
 def test_a_client_of_which_nothing_was_accepted_starts_with_nothing(store):
     store.stage(1, (RUN, 0), kept(1))
-    store.settle(1, (RUN, NEVER), epoch=1)
+    store.settle(1, (RUN, NEVER), resumable_from=1)
     assert not store.load(1, (RUN, NEVER))
     assert not store.load(1)
 
@@ -48,7 +48,7 @@ def test_another_run_neither_uses_nor_loses_what_a_run_left(store):
     store.stage(1, ("b", 3), kept(3))
     with pytest.raises(LostState, match="rounds: none"):
         store.load(1, (RUN, 3))
-    store.settle(1, (RUN, NEVER), epoch=0)
+    store.settle(1, (RUN, NEVER), resumable_from=0)
     assert not store.load(1, (RUN, NEVER))
     assert store.load(1, ("b", 3)).c_i.equal(kept(3).c_i)
 
@@ -58,7 +58,7 @@ def test_what_a_run_left_on_disk_is_forgotten_in_time(tmp_path: Path):
     store.stage(1, ("b", 3), kept(3))
     store.stage(1, ("c", 3), kept(3))
     os.utime(tmp_path / "1" / "b-3.pt", (0, 0))
-    store.settle(1, (RUN, NEVER), epoch=0)
+    store.settle(1, (RUN, NEVER), resumable_from=0)
     assert [path.name for path in (tmp_path / "1").iterdir()] == ["c-3.pt"]
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import polars as pl
 
-from fedlada.experiment.comparison import reached, span, spread
-from fedlada.experiment.report import HTML, report
-from fedlada.experiment.results import configurations, frame, summary
+from fedlada.experiment.report.report import HTML, report
+from fedlada.experiment.results.comparison import reached, span, spread
+from fedlada.experiment.results.frames import configurations, frame, summary
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # reports tell what they were made of
 RESULTS, REPORTS, README = HERE / "results", HERE / "report", HERE / "README.md"

@@ -38,8 +38,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedlada import Algorithm, FixedSize, algorithm, simulate
-from fedlada.experiment.provenance import provenance
-from fedlada.files import write
+from fedlada.atomic import write
+from fedlada.experiment.run.provenance import provenance
 
 CLIENTS, EXAMPLES, FEATURES, REGULARISER = 100, 200, 20, 0.05
 COLUMNS = ("setting", "S", "K", "T", "seed", "lr", "server_lr", "square_z", "square_x", "seconds")

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-from fedlada.experiment.figures import new_figure, plain_axes, styled, svg_of
-from fedlada.experiment.report_ink import GRID, INK, MUTED, alone, colour, marker
+from fedlada.experiment.report.figures import new_figure, plain_axes, styled, svg_of
+from fedlada.experiment.report.style import GRID, INK, MUTED, alone, colour, marker
 
 __all__ = ["EXPECTED", "Row", "Slopes", "draw", "fit"]
 

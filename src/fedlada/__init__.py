@@ -1,35 +1,46 @@
 """Federated optimizers, written once: FedLADA, its baselines and everything between them."""
 
-from .aggregation import Mean
 from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
-from .checkpoint import Checkpoint, CheckpointError, Checkpoints
-from .client import LocalRound
-from .export import export
-from .federation import ServerState, federate
-from .guard import Guard
-from .local import InProcess
-from .optimizer import FederatedOptimizer
-from .protocol import Engine, Failure, Rejection, Reply, Task
-from .rounds import RoundRecord
-from .sampling import Bernoulli, FixedSize
+from .client.objective import CLASSIFICATION, REGRESSION, Metric, Objective
+from .client.optimizer import FederatedOptimizer
+from .client.round import LocalRound
+from .client.store import DiskStore, MemoryStore
+from .client.training import Evaluation, LocalTraining
+from .engines.in_process import InProcess
+from .errors import FedladaError
+from .protocol.engine import Engine
+from .protocol.messages import Failure, Rejection, Reply, Task
+from .server.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from .server.export import export
+from .server.guard import Guard
+from .server.loop import federate
+from .server.mean import Mean
+from .server.plan import Plan
+from .server.record import RoundRecord
+from .server.robust import CenteredClipping, CoordinateMedian, TrimmedMean
+from .server.sampling import Bernoulli, FixedSize
+from .server.state import ServerState
 from .simulation import Simulation, simulate
-from .store import DiskStore, MemoryStore
-from .training import Evaluation, LocalTraining
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "ALGORITHMS",
+    "CLASSIFICATION",
+    "REGRESSION",
     "Algorithm",
     "Bernoulli",
+    "CenteredClipping",
     "Checkpoint",
     "CheckpointError",
     "Checkpoints",
+    "CoordinateMedian",
     "DiskStore",
     "Engine",
     "Evaluation",
     "Failure",
     "FederatedOptimizer",
+    "FedladaError",
     "FixedSize",
     "Guard",
     "InProcess",
@@ -37,12 +48,16 @@ __all__ = [
     "LocalTraining",
     "Mean",
     "MemoryStore",
+    "Metric",
+    "Objective",
+    "Plan",
     "Rejection",
     "Reply",
     "RoundRecord",
     "ServerState",
     "Simulation",
     "Task",
+    "TrimmedMean",
     "__version__",
     "algorithm",
     "compose",

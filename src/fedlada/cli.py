@@ -55,7 +55,7 @@ def algorithms_table(parameters: int) -> str:
             (
                 name,
                 composition(algorithm),
-                f"{vectors.down}/{vectors.up}/{vectors.kept}",
+                f"{vectors.down}/{vectors.up}/{vectors.client_state}",
                 f"{size.down:,}",
                 f"{size.up:,}",
             )

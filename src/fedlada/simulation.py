@@ -3,86 +3,104 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Generic, Self, Unpack, cast
 
 from torch import nn
 
-from .admission import Weighting
-from .aggregation import Mean
-from .algorithms import Algorithm, algorithm as by_name
-from .checkpoint import Checkpoints
-from .client import D, Train, keeps
-from .federation import ServerState, federate
-from .guard import Guard
-from .local import ClientDatasets, InProcess
-from .parameters import BufferPolicy
-from .protocol import Engine
-from .rounds import Aggregator, RoundRecord
-from .sampling import FixedSize, Sampler
-from .server import Evaluate, Server
-from .store import DiskStore, Store
-from .training import LocalTraining
+from .client.round import D, Train
+from .client.store import DiskStore, Store
+from .client.training import LocalTraining
+from .engines.in_process import ClientDatasets, InProcess
+from .protocol.engine import Engine
+from .protocol.federated import clients_keep
+from .server.checkpoint import Checkpoints
+from .server.loop import federate
+from .server.model import Evaluate, Server
+from .server.plan import Plan, PlanSettings
+from .server.record import RoundRecord
+from .server.sampling import FixedSize
+from .server.state import ServerState
 
 __all__ = ["Simulation", "simulate"]
 
 
 class Simulation(Generic[D]):
-    """A running federation: iterate over it to run it."""
+    """A running federation: iterate over it to run it.
 
-    def __init__(self, records: Iterator[RoundRecord], server: Server) -> None:
+    It holds the directory of its checkpoints until all rounds are done, until :meth:`close`, or
+    until the end of a ``with`` block.
+    """
+
+    def __init__(self, plan: Plan, engine: Engine, server: Server, evaluate: Evaluate | None):
+        self.plan = plan
         self.state = server.state
         """The server's state after the last record; pass it to :func:`simulate` to go on."""
         self.resumed = server.resumed
         """The record of the last round that was done before, if the run goes on from one."""
-        self._records, self._server = records, server
+        self._server = server
+        self._records = self._rounds(engine, evaluate)
 
     def __iter__(self) -> Iterator[RoundRecord]:
         return self._records
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def run(self) -> list[RoundRecord]:
         """Run all the rounds that are left and return their records."""
         return list(self._records)
 
+    def close(self) -> None:
+        """Let go of the directory of the checkpoints, for another run."""
+        self._server.close()
+
     @property
     def model(self) -> nn.Module:
-        """The model with the server's parameters of now."""
+        """A copy of the model with the server's parameters of now."""
         return self._server.model()
+
+    def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
+        yield from federate(
+            self.plan,
+            engine,
+            self.state,
+            evaluate=self._server.evaluation(evaluate),
+            save=self._server.save,
+        )
+        self.close()
 
 
 def simulate(
     model: nn.Module,
     data: ClientDatasets[D],
     *,
-    algorithm: str | Mapping[str, Any] | Algorithm = "fedlada",
-    rounds: int = 100,
     train: Train[D] | None = None,
-    sampling: Sampler | None = None,
-    seed: int = 0,
-    lr_decay: float = 0.998,
-    weighting: Weighting = "uniform",
     evaluate: Evaluate | None = None,
-    evaluate_every: int = 1,
-    buffers: BufferPolicy = "refuse",
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
-    guard: Guard | None = Guard(),  # noqa: B008
-    aggregator: Callable[[], Aggregator] = Mean,
     checkpoints: Checkpoints | str | Path | None = None,
     config: Mapping[str, object] | None = None,
+    **plan: Unpack[PlanSettings],
 ) -> Simulation[D]:
     """Train ``model`` over the clients in ``data``, in this process.
 
     ``data[i]`` is the data of client i, given to ``train(model, data[i], optimizer)``; without a
-    ``train`` of your own it is :class:`LocalTraining`, 50 steps of batch 50 on tensors.  Ten
-    clients take part in a round unless ``sampling`` says otherwise.  Everything is a function of
-    ``seed``; ``model`` itself is not touched.  With the ``state`` (and ``store``) of an earlier
-    run it goes on from there until ``rounds`` are done in all.
+    ``train`` of your own it is :class:`LocalTraining`, 50 steps of batch 50 on tensors.  All
+    other settings are those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``,
+    ``sampling`` (a number of clients, a share such as 0.1, or a sampler; ten clients unless it
+    is given), ``seed``, ``lr_decay``, ``weighting``, ``target``, ``minimum``, ``guard``,
+    ``aggregator``, ``buffers``, ``codec`` and ``evaluate_every``.
 
-    With an ``engine`` the clients run where it runs them, ``store`` is its own concern, and
-    ``train`` and ``data`` here only say what the run is.
+    Everything is a function of ``seed``; ``model`` itself is not touched.  With the ``state`` (and
+    ``store``) of an earlier run it goes on from there until ``rounds`` are done in all.  With an
+    ``engine`` the clients run where it runs them, ``store`` is its own concern, and ``train`` and
+    ``data`` here only say what the run is.
 
     With a directory for ``checkpoints`` a run that was killed at any moment is continued by
     calling the same again, and ends in the same bits.  What else makes the run what it is, such
@@ -92,46 +110,23 @@ def simulate(
     >>> for record in run:
     ...     print(record.round, record.metrics)
     """
-    chosen = by_name(algorithm)
-    working = copy.deepcopy(model)
-    sampler = sampling if sampling is not None else FixedSize(min(10, len(data)))
+    plan.setdefault("sampling", FixedSize(min(10, len(data))))
+    chosen = Plan.of(**plan)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
+    working = copy.deepcopy(model)
     server = Server(
-        working,
         chosen,
-        rounds=rounds,
-        buffers=buffers,
+        working,
         state=state,
         checkpoints=saving,
-        config={
-            "clients": len(data),
-            "train": training,
-            "sampling": sampler,
-            "seed": seed,
-            "lr_decay": lr_decay,
-            "weighting": weighting,
-            "guard": guard,
-            "aggregator": aggregator,
-            **(config or {}),
-        },
+        config={"clients": len(data), "train": training, **(config or {})},
     )
     if engine is None:
-        if store is None and saving is not None and keeps(chosen, buffers):
+        keeps = clients_keep(chosen.algorithm, chosen.buffers)
+        if store is None and saving is not None and keeps:
             store = DiskStore(saving.clients)
-        engine = InProcess(chosen, working, data, training, store=store, buffers=buffers)
-    records = federate(
-        chosen,
-        engine,
-        server.state,
-        rounds=rounds,
-        sampling=sampler,
-        seed=seed,
-        lr_decay=lr_decay,
-        weighting=weighting,
-        guard=guard,
-        aggregator=aggregator,
-        evaluate=server.evaluation(evaluate, evaluate_every),
-        save=server.save,
-    )
-    return Simulation(records, server)
+        engine = InProcess(
+            chosen.algorithm, working, data, training, store=store, buffers=chosen.buffers
+        )
+    return Simulation(chosen, engine, server, evaluate)

@@ -46,7 +46,7 @@ def test_an_unknown_client_is_named(client):
 
 def test_a_partition_of_other_images_is_refused():
     other = Partition("iid", (torch.tensor([0]),), torch.tensor([0]))
-    with pytest.raises(ValueError, match="partition is of 1 samples and there are 6 images"):
+    with pytest.raises(ValueError, match="partition is of 1 samples and there are 6 examples"):
         Clients(IMAGES, other)
 
 

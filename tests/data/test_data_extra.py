@@ -31,6 +31,7 @@ def hide(monkeypatch, library):
 )
 def test_a_missing_library_is_answered_with_the_extra_to_install(monkeypatch, library, use):
     hide(monkeypatch, library)
+    monkeypatch.delenv("FEDLADA_DATA", raising=False)  # what was decoded before needs no library
     with pytest.raises(ImportError, match=rf'needs {library}.*pip install "fedlada\[data\]"'):
         use()
 

@@ -9,7 +9,8 @@ from fedlada.data import KINDS, partition
 
 # As CIFAR-10 has them: ten classes of 5,000.
 CIFAR10 = torch.arange(50_000) % 10
-DIRICHLET = [kind for kind in KINDS if kind != "iid"]
+DRAWN = [kind for kind in KINDS if kind != "natural"]
+DIRICHLET = [kind for kind in DRAWN if kind != "iid"]
 
 
 def skew(kind, concentration, seed=0):
@@ -79,7 +80,7 @@ def test_class_prior_that_must_leave_a_client_empty_says_what_to_do():
         partition(torch.arange(20) % 2, "class-prior", clients=20, concentration=0.01)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DRAWN)
 def test_same_seed_same_partition_other_seed_another(kind):
     first, again, other = (
         partition(CIFAR10[:5_000], kind, clients=10, seed=seed) for seed in (3, 3, 4)
@@ -90,7 +91,7 @@ def test_same_seed_same_partition_other_seed_another(kind):
     assert not torch.equal(torch.cat(first.indices), torch.cat(other.indices))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DRAWN)
 def test_global_generators_are_left_alone(kind):
     before = random.getstate(), str(np.random.get_state()), torch.get_rng_state()
     partition(CIFAR10[:1_000], kind, clients=10)
@@ -129,7 +130,7 @@ def test_wrapped_shares_have_the_moments_of_the_dirichlet_distribution():
 @pytest.mark.parametrize(
     ("kind", "concentration"),
     # At 0.01 wrapping uses some samples three times and more.
-    [*((kind, 0.6) for kind in KINDS), ("client-prior-wrapped", 0.01)],
+    [*((kind, 0.6) for kind in DRAWN), ("client-prior-wrapped", 0.01)],
 )
 def test_summary_accounts_for_every_sample(kind, concentration):
     split = partition(CIFAR10[:2_000], kind, clients=30, concentration=concentration)
@@ -153,8 +154,12 @@ def test_summary_accounts_for_every_sample(kind, concentration):
         ({"concentration": 0.0}, "concentration is 0.0; it must be positive"),
         ({"concentration": float("nan")}, "concentration is nan; it must be positive"),
         ({"seed": -1}, "seed is -1; it must be 0 or more"),
-        ({"labels": torch.rand(20)}, "partition needs int64"),
-        ({"labels": torch.tensor([0, -1])}, "numbered from 0"),
+        ({"clients": None}, "clients is None; it must be from 1 to 20"),
+        ({"labels": torch.rand(20), "kind": "client-prior"}, "client-prior needs int64"),
+        ({"labels": torch.tensor([0, -1]), "kind": "class-prior"}, "numbered from 0"),
+        ({"kind": "natural"}, "needs the owner of every sample"),
+        ({"kind": "natural", "owners": [1]}, "20 labels and 1 owners"),
+        ({"kind": "natural", "owners": range(20)}, "clients is 2, but there are 20 owners"),
         ({"labels": torch.tensor([], dtype=torch.int64)}, "N >= 1"),
     ],
 )
@@ -162,3 +167,38 @@ def test_wrong_arguments_are_answered_with_the_right_ones(change, sentence):
     arguments = {"labels": torch.arange(20) % 4, "kind": "iid", "clients": 2} | change
     with pytest.raises(ValueError, match=sentence):
         partition(arguments.pop("labels"), arguments.pop("kind"), **arguments)
+
+
+owned = st.lists(st.tuples(st.sampled_from(["ann", "bob", "cy"]), st.floats(-1, 1)), min_size=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=owned)
+def test_natural_gives_every_owner_exactly_its_rows(rows):
+    owners, labels = [owner for owner, _ in rows], torch.tensor([label for _, label in rows])
+    split = partition(labels, "natural", owners=owners)
+    assert split.names == tuple(sorted(set(owners)))
+    for name, held in zip(split.names, split.indices, strict=True):
+        assert held.tolist() == [row for row, owner in enumerate(owners) if owner == name]
+
+
+def test_owners_may_be_numbers_in_a_tensor_and_have_numerical_order():
+    split = partition(torch.zeros(4).long(), "natural", owners=torch.tensor([10, 9, 10, 2]))
+    assert split.names == ("2", "9", "10")
+    assert [rows.tolist() for rows in split.indices] == [[3], [1], [0, 2]]
+
+
+@pytest.mark.parametrize("kind", ["iid", "natural"])
+def test_labels_that_name_no_classes_are_summed_up_by_size_alone(kind):
+    given = {"owners": [0, 0, 0, 1]} if kind == "natural" else {"clients": 2}
+    summary = partition(torch.rand(4), kind, **given).summary()
+    assert summary.histograms is None
+    assert summary.sizes.sum() == 4
+    assert len(str(summary).splitlines()) == 2
+
+
+def test_iid_does_not_look_at_labels():
+    by_class = partition(CIFAR10[:500], "iid", clients=7, seed=3)
+    by_number = partition(torch.rand(500), "iid", clients=7, seed=3)
+    for rows, same in zip(by_class.indices, by_number.indices, strict=True):
+        assert torch.equal(rows, same)

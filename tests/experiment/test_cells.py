@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedlada.experiment.cells import cells
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.reading import read
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.cells import cells
+from fedlada.experiment.config.reading import read
 
 
 def of(tmp_path, text, *words):

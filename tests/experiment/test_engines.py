@@ -16,15 +16,15 @@ from safetensors.torch import load_file
 from fedlada import Checkpoints, Failure, Task, export
 from fedlada.algorithms import Vectors
 from fedlada.cli import main
-from fedlada.experiment import flower_app, runs
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.reading import dump, experiment, parse, read
-from fedlada.experiment.tracking import RECORDS, parsed
-from fedlada.experiment.watching import watched_rounds
-from fedlada.flower import processes
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.reading import dump, experiment, parse, read
+from fedlada.experiment.run import directory as runs, flower_app
+from fedlada.experiment.run.on_flower import watched_rounds
+from fedlada.experiment.run.tracking import RECORDS, parsed
 from fedlada.flower.client_app import check_place
+from fedlada.flower.loopback import processes
+from fedlada.flower.loopback.processes import marked
 from fedlada.flower.memory_grid import MemoryGrid
-from fedlada.flower.processes import marked
 
 # SCAFFOLD: clients keep vectors, which must survive the kill.
 FILE = """
@@ -95,7 +95,7 @@ class InMemory:
     PROGRAM = """
 import sys, tomllib
 from flwr.app import Context, RecordDict
-from fedlada.experiment import flower_app
+from fedlada.experiment.run import flower_app
 from fedlada.flower.memory_grid import MemoryGrid
 with open(sys.argv[1], "rb") as file:
     given = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
@@ -128,7 +128,7 @@ flower_app.server(grid, Context(1, 1, {}, state=RecordDict(), run_config=given))
 def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fedlada.flower.loopback.Simulation", InMemory)
+    monkeypatch.setattr("fedlada.flower.loopback.RaySimulation", InMemory)
     directory, expected, rounds = tmp_path / "killed", tmp_path / "process", 60
     run(expected, f"federation.rounds={rounds}")
     (tmp_path / "file.toml").write_text(FILE)
@@ -147,6 +147,13 @@ def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again
     assert_same(directory, expected, rounds=rounds)
 
 
+def await_sleeper(mark, *, there):
+    end = time.monotonic() + 60
+    while bool(list(marked(mark, "sleep"))) != there:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_what_flower_runs_ends_with_the_process_that_started_it(tmp_path):
     mark = f"FEDLADA_TEST={tmp_path}"
     starts = (
@@ -155,15 +162,13 @@ def test_what_flower_runs_ends_with_the_process_that_started_it(tmp_path):
         f"subprocess.Popen(['sleep', '600'], env={{'PATH': os.environ['PATH'],"
         f" 'FEDLADA_TEST': {str(tmp_path)!r}}}); print(flush=True); time.sleep(600)"
     )
-    process = subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    assert list(marked(mark, "sleep"))
-    process.kill()
-    process.communicate()
-    end = time.monotonic() + 20
-    while list(marked(mark)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            await_sleeper(mark, there=True)
+        finally:
+            process.kill()
+    await_sleeper(mark, there=False)
 
 
 def test_clients_that_share_nodes_without_a_disk_are_the_run_in_process(tmp_path, in_process):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlada.experiment.cells import cells
-from fedlada.experiment.config import FREE
-from fedlada.experiment.keys import flatten
-from fedlada.experiment.reading import read
+from fedlada.experiment.config.cells import cells
+from fedlada.experiment.config.experiment import FREE
+from fedlada.experiment.config.keys import flatten
+from fedlada.experiment.config.reading import read
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))

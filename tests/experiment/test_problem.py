@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedlada.experiment.problem import build, split
-from fedlada.experiment.reading import experiment, parse
+from fedlada.experiment.config.reading import experiment, parse
+from fedlada.experiment.run.problem import build, split
 
 DIGITS = ("data.dataset=digits", "data.clients=10")
 
@@ -61,7 +61,7 @@ def test_metrics_carry_the_name_of_their_split(name):
 @pytest.mark.parametrize("model", ["name=lenet", "activation=smu", "name=resnet18"])
 def test_models_take_cifar_sized_images(model):
     from fedlada.data import Images
-    from fedlada.experiment.problem import _model
+    from fedlada.experiment.run.problem import _model
 
     images = Images(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
     config = experiment(dict([parse(f"model.{model}")]), source="words")

@@ -3,9 +3,9 @@
 import pytest
 
 from fedlada.algorithms import Adam, Amend, ServerAdam
-from fedlada.experiment.config import Experiment
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.reading import dump, experiment, parse, read
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.experiment import Experiment
+from fedlada.experiment.config.reading import dump, experiment, parse, read
 
 
 def configured(*words: str) -> Experiment:
@@ -63,7 +63,7 @@ def test_a_wrong_value_is_one_sentence_that_names_the_key(word, key):
     ("words", "sentence"),
     [
         (["train.steps=5", "train.epochs=1"], "give only one"),
-        (["data.dataset=digits", "model.name=lenet"], "8x8"),
+        (["data.dataset=digits", "model.name=lenet"], "larger images"),
         (["data.clients=5"], "federation.cohort is 10"),
         (["data.only=2"], "with data.only there is 1"),
         (["data.only=100", "federation.cohort=1"], "numbered from 0 to 99"),

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import pytest
 
 from fedlada.cli import main
-from fedlada.experiment import runs
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.reading import experiment
-from fedlada.experiment.report import HTML, MARKDOWN, report
-from fedlada.experiment.report_ink import DARK_RULES, colour, dashes, marker
-from fedlada.experiment.report_labels import LINE, apart
-from fedlada.experiment.report_runs import CROWD
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.reading import experiment
+from fedlada.experiment.report.labels import LINE, apart
+from fedlada.experiment.report.report import HTML, MARKDOWN, report
+from fedlada.experiment.report.runs import CROWD
+from fedlada.experiment.report.style import DARK_RULES, colour, dashes, marker
+from fedlada.experiment.run import directory as runs
 
 # Test accuracy after each round, by algorithm and seed.
 ACCURACY = {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fedlada.cli import main
-from fedlada.experiment import runs
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.reading import experiment, parse
-from fedlada.experiment.tracking import RECORDS
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.reading import experiment, parse
+from fedlada.experiment.run import directory as runs
+from fedlada.experiment.run.tracking import RECORDS
 
 DIGITS = ("data.dataset=digits", "data.clients=10", "federation.cohort=3", "train.batch_size=5")
 WORDS = (*DIGITS, "train.steps=3", "federation.rounds=30", "algorithm=scaffold")

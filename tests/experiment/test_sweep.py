@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from fedlada.cli import main
-from fedlada.experiment import runs
-from fedlada.experiment.cells import cells
-from fedlada.experiment.comparison import targets_of
-from fedlada.experiment.errors import ExperimentError
-from fedlada.experiment.results import frame, summary
-from fedlada.experiment.sweep import LOG, runs_in
+from fedlada.errors import ExperimentError
+from fedlada.experiment.config.cells import cells
+from fedlada.experiment.results.comparison import targets_of
+from fedlada.experiment.results.frames import frame, summary
+from fedlada.experiment.run import directory as runs
+from fedlada.experiment.run.sweep import LOG, runs_in
 
 FILE = """
 name = "small"
@@ -161,7 +161,7 @@ def test_best_is_chosen_on_validation_and_can_be_swept(swept, capsys):
 
 
 def test_best_refuses_the_test_split_and_unequal_budgets(tmp_path, swept):
-    from fedlada.experiment.tuning import choose
+    from fedlada.experiment.results.tuning import choose
 
     some = cells(swept / "file.toml", ["federation.rounds=1"])["fedlada-lr0.01-seed0"]
     seen = some.model_copy(update={"evaluate": some.evaluate.model_copy(update={"split": "test"})})

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given, settings, strategies as st
 
 import fedlada
-from fedlada import FixedSize, LocalTraining, ServerState, federate
+from fedlada import LocalTraining, Plan, ServerState, federate
 from fedlada.algorithms import Vector
 from fedlada.data import ClientData
 from fedlada.flower import client_app
@@ -61,7 +61,7 @@ def test_the_kept_corpus_replays_within_the_cap(path):
 @pytest.mark.parametrize("name", cases.seeds())
 def test_what_the_fuzzer_starts_from_is_taken(name):
     found = cases.run(cases.case(cases.seeds()[name]))
-    assert isinstance(found, fedlada.admission.Admitted | tuple)
+    assert isinstance(found, fedlada.server.guard.Admitted | tuple)
 
 
 @settings(max_examples=300, deadline=None)
@@ -222,7 +222,7 @@ def run(fault):
     engine = GridEngine(
         grid,
         Manifest.of(model, "refuse"),
-        algorithm='["fedlada", {}]',
+        algorithm=json.dumps(fedlada.algorithm("fedlada").spec()),
         deadline=None if fault else 0.5,
         nodes=3,
     )
@@ -230,7 +230,8 @@ def run(fault):
     state = ServerState.new(algorithm, Vector(p.detach() for p in model.parameters()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the guard tells the user at the end
-        return state, list(federate(algorithm, engine, state, rounds=2, sampling=FixedSize(3)))
+        plan = Plan.of(algorithm=algorithm, rounds=2, sampling=3, lr_decay=1.0)
+        return state, list(federate(plan, engine, state))
 
 
 @pytest.fixture(scope="module")

@@ -43,14 +43,14 @@ def same(a, b) -> bool:
 
 
 DEATHS = {
-    "after push": "fedlada.local.InProcess.exchange",
-    "mid-collect": "fedlada.rounds.Tally.add",
-    "after aggregate": "fedlada.checkpoint.Checkpoints.save",
-    "mid-checkpoint, nothing written": "fedlada.checkpoint.write",
+    "after push": "fedlada.engines.in_process.InProcess.exchange",
+    "mid-collect": "fedlada.server.tally.Tally.add",
+    "after aggregate": "fedlada.server.checkpoint.Checkpoints.save",
+    "mid-checkpoint, nothing written": "fedlada.server.checkpoint.write",
     "mid-checkpoint, file not in its place": "pathlib.Path.replace",
-    "mid-checkpoint, between its files": "fedlada.checkpoint._sealed",
-    "mid-checkpoint, before pruning": "fedlada.checkpoint.Checkpoints._prune",
-    "after commit": "fedlada.local.InProcess.commit",
+    "mid-checkpoint, between its files": "fedlada.server.checkpoint._sealed",
+    "mid-checkpoint, before pruning": "fedlada.server.checkpoint.Checkpoints._prune",
+    "after commit": "fedlada.engines.in_process.InProcess.commit",
 }
 """A function whose call in the third round is the last thing the process does."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedlada import Checkpoints
-from fedlada.flower.loopback import Deployment, Run, Simulation
+from fedlada.flower.loopback import Deployment, RaySimulation, Run
 
 APP = Path(__file__).parents[2] / "benchmarks" / "apps" / "resume"
 CLIENTS, COHORT, ROUNDS = 3, 2, 2
@@ -50,7 +50,7 @@ class Story:
         path = self.directory / name / "computed"
         return path.read_text().split() if path.exists() else []
 
-    def await_last_round(self, name: str, run: Run, timeout: float = 120) -> None:
+    def await_last_round(self, name: str, run: Run, timeout: float = 300) -> None:
         """Wait until all rounds but the last are saved."""
         end = time.monotonic() + timeout
         while ROUNDS - 1 not in Checkpoints(self.directory / name).rounds():
@@ -69,7 +69,7 @@ def ray(tmp_path_factory) -> Story:
     story = Story.begin(directory)
     # Rounds on Ray are over before they can be killed, so clients sleep.
     config = story.config() | {"state-directory": str(story.states), "pause": 1.5}
-    with Simulation(directory / "flower", nodes=CLIENTS) as engine:
+    with RaySimulation(directory / "flower", nodes=CLIENTS) as engine:
         for name in ("fedlada", "scaffold"):
             run = engine.begin(APP, config=config)
             story.await_last_round(name, run)
@@ -105,7 +105,7 @@ def deployed(tmp_path_factory) -> Story:
     return story
 
 
-def await_end(engine: Deployment, timeout: float = 60) -> None:
+def await_end(engine: Deployment, timeout: float = 120) -> None:
     """Wait for the ServerApp to see that its SuperLink is gone: it holds the checkpoints."""
     end = time.monotonic() + timeout
     while engine.server_apps():

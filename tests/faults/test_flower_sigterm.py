@@ -5,16 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedlada.flower.loopback import Simulation
-from fedlada.flower.processes import marked
+from fedlada.flower.loopback import RaySimulation
+from fedlada.flower.loopback.processes import marked
 
 PROGRAM = """
 import sys
 import time
 
-from fedlada.flower.loopback import Simulation
+from fedlada.flower.loopback import RaySimulation
 
-with Simulation(sys.argv[1], nodes=1) as engine:
+with RaySimulation(sys.argv[1], nodes=1) as engine:
     print("up", flush=True)
     time.sleep(600)
 """
@@ -31,7 +31,7 @@ def test_a_sigterm_leaves_nothing_running(tmp_path):
         assert program.stdout.readline() == "up\n"
         assert processes_in(tmp_path / "flower")
         program.send_signal(signal.SIGTERM)
-        assert program.wait(30) == 128 + signal.SIGTERM
+        assert program.wait(60) == 128 + signal.SIGTERM
     assert processes_in(tmp_path / "flower") == []
 
 
@@ -39,14 +39,14 @@ def test_a_handler_that_is_there_is_left_alone(tmp_path, monkeypatch):
     def mine(*_):
         pass
 
-    monkeypatch.setattr(Simulation, "_start", lambda self: None)
+    monkeypatch.setattr(RaySimulation, "_start", lambda self: None)
     before = signal.signal(signal.SIGTERM, mine)
     try:
-        with Simulation(tmp_path, nodes=1):
+        with RaySimulation(tmp_path, nodes=1):
             assert signal.getsignal(signal.SIGTERM) is mine
         assert signal.getsignal(signal.SIGTERM) is mine
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with Simulation(tmp_path, nodes=1):
+        with RaySimulation(tmp_path, nodes=1):
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:

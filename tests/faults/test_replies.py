@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from federations import Federation, quadratics, same_bits
-from fedlada import ALGORITHMS, FixedSize, Guard, federate
+from fedlada import ALGORITHMS, Guard, federate
 from fedlada.algorithms import Vectors
-from fedlada.faults import BEYOND, EXAGGERATED, REJECTED, REPEATED, Faulty, at_random
+from fedlada.engines.faulty import BEYOND, EXAGGERATED, REJECTED, REPEATED, Faulty, at_random
 
 ROUNDS, CLIENTS, COHORT = 6, 12, 6
 BAD = (2, 5, 7)
@@ -47,13 +47,9 @@ def run(name, fault=None, *, bad=BAD, guard=Guard(), rounds=ROUNDS, **settings):
         warnings.simplefilter("ignore")
         records = list(
             federate(
-                fed.algorithm,
+                fed.plan(rounds=rounds, seed=0, guard=guard, **settings),
                 Faulty(fed.engine, plan),
                 fed.state,
-                rounds=rounds,
-                sampling=FixedSize(COHORT),
-                guard=guard,
-                **settings,
             )
         )
     return fed, records
@@ -170,14 +166,7 @@ def test_rounds_close_at_their_target_under_drop_out(share):
     fed.engine = Faulty(fed.engine, at_random(seed=1, rates={"drop out": share}))
     records = list(
         federate(
-            fed.algorithm,
-            fed.engine,
-            fed.state,
-            rounds=20,
-            sampling=FixedSize(CLIENTS),
-            target=4,
-            minimum=4,
-            guard=None,
+            fed.plan(rounds=20, seed=0, target=4, minimum=4, guard=None), fed.engine, fed.state
         )
     )
     for record in records:
@@ -190,14 +179,12 @@ def test_a_round_below_its_minimum_changes_nothing_but_its_number():
     fed = Federation(ALGORITHMS["scaffold"], Model(), data(), train, cohort=CLIENTS)
     fed.run(2)
     before = Vectors((name, vector.clone()) for name, vector in fed.vectors.items())
-    last, history = dict(fed.state.last), dict(fed.state.history)
+    last, history = dict(fed.state.last_accepted), dict(fed.state.history)
     everybody = Faulty(fed.engine, lambda round, client: "drop out")
-    (record,) = federate(
-        fed.algorithm, everybody, fed.state, rounds=3, sampling=FixedSize(CLIENTS), minimum=5
-    )
+    (record,) = federate(fed.plan(rounds=3, seed=0, minimum=5), everybody, fed.state)
     assert not record.applied
     assert same_bits(fed.vectors, before)
-    assert (fed.state.last, fed.state.history, fed.state.updates) == (last, history, 2)
+    assert (fed.state.last_accepted, fed.state.history, fed.state.updates) == (last, history, 2)
 
 
 @pytest.mark.parametrize("name", ["fedlada", "scaffold"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlada.flower.loopback import DeploymentError, Simulation
+from fedlada.flower.loopback import DeploymentError, RaySimulation
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICKSTART = EXAMPLES / "quickstart"
@@ -14,7 +14,7 @@ QUICKSTART = EXAMPLES / "quickstart"
 
 @pytest.fixture(scope="module")
 def hundred(tmp_path_factory):
-    with Simulation(tmp_path_factory.mktemp("ray") / "simulation", nodes=100) as engine:
+    with RaySimulation(tmp_path_factory.mktemp("ray") / "simulation", nodes=100) as engine:
         yield engine
 
 
@@ -63,7 +63,7 @@ def test_the_way_from_a_plain_flower_app_is_short():
 
 
 def test_both_sides_of_the_quickstart_learn(tmp_path):
-    with Simulation(tmp_path / "simulation", nodes=4) as engine:
+    with RaySimulation(tmp_path / "simulation", nodes=4) as engine:
         for side in ("before", "after"):
             printed = engine.run(QUICKSTART / side, config={"num-server-rounds": 5})
             accuracy = re.search(r"accuracy (\d\.\d+)", printed)

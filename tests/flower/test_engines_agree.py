@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import fedlada
-from fedlada import FixedSize, InProcess, ServerState, federate
+from fedlada import InProcess, ServerState, federate
 from fedlada.algorithms import Vector
-from fedlada.flower.loopback import Deployment, Simulation
-from fedlada.sampling import seed_of
+from fedlada.flower.loopback import Deployment, RaySimulation
+from fedlada.protocol.seeds import seed_of
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "flower"
 ROUNDS, SEED = 3, 5
@@ -28,6 +28,7 @@ from digits.task import model
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedlada import Plan
 from fedlada.flower import ServerConfig, run_server
 
 app = ServerApp()
@@ -37,10 +38,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     given = context.run_config
     for name in given["algorithms"].split():
-        config = ServerConfig(
-            algorithm=name, num_server_rounds=given["rounds"], cohort=given["cohort"],
-            nodes=given["nodes"], seed=given["seed"],
+        plan = Plan.of(
+            algorithm=name, rounds=given["rounds"], sampling=given["cohort"], seed=given["seed"]
         )
+        config = ServerConfig(plan=plan, nodes=given["nodes"])
         _, state = run_server(grid, config, model)
         vectors = {key: vector.tensors for key, vector in state.vectors.items()}
         torch.save(vectors, f"{given['save']}/{name}.pt")
@@ -72,13 +73,9 @@ def in_process(name: str, *, clients: int, cohort: int) -> dict[str, list[torch.
     data = [client_data(client, clients) for client in range(clients)]
     list(
         federate(
-            chosen,
+            fedlada.Plan.of(algorithm=chosen, rounds=ROUNDS, sampling=cohort, seed=SEED),
             InProcess(chosen, own, data, train),
             state,
-            rounds=ROUNDS,
-            sampling=FixedSize(cohort),
-            seed=SEED,
-            lr_decay=0.998,
         )
     )
     return {key: vector.tensors for key, vector in state.vectors.items()}
@@ -105,7 +102,7 @@ def assert_all_agree(engine, app, names, save: Path, *, clients: int, cohort: in
 
 
 def test_every_algorithm_on_ray_ends_in_the_bits_of_the_in_process_engine(app, tmp_path):
-    with Simulation(tmp_path / "simulation", nodes=10) as engine:
+    with RaySimulation(tmp_path / "simulation", nodes=10) as engine:
         names = list(fedlada.ALGORITHMS)
         assert_all_agree(engine, app, names, tmp_path / "saved", clients=10, cohort=4)
 

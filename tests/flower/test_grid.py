@@ -1,5 +1,6 @@
 """The exchange over a grid: the same bits as in process, whatever some nodes do."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +11,15 @@ from flwr.app import Message
 from torch import nn
 
 import fedlada
-from fedlada import FixedSize, InProcess, LocalTraining, MemoryStore, ServerState, federate
+from fedlada import InProcess, LocalTraining, MemoryStore, Plan, ServerState, federate
 from fedlada.algorithms import Vector
 from fedlada.data import ClientData
 from fedlada.flower import ServerConfig, client_app, run_server
 from fedlada.flower.grid import GridEngine
 from fedlada.flower.memory_grid import MemoryGrid
 from fedlada.flower.records import Manifest
-from fedlada.parameters import federated_parameters
-from fedlada.sampling import seed_of
+from fedlada.protocol.federated import federated_parameters
+from fedlada.protocol.seeds import seed_of
 
 CLIENTS, COHORT, ROUNDS = 6, 3, 4
 train = LocalTraining(steps=3, batch_size=8)
@@ -67,15 +68,13 @@ def in_process(name: str, rounds: int = ROUNDS) -> tuple[ServerState, MemoryStor
     x = Vector(p.detach().clone() for p in own.parameters())
     state = ServerState.new(chosen, x)
     engine = InProcess(chosen, own, [data(i) for i in range(CLIENTS)], train, store=store)
-    sampling = FixedSize(COHORT)
-    list(federate(chosen, engine, state, rounds=rounds, sampling=sampling, lr_decay=0.998))
+    list(federate(Plan.of(algorithm=chosen, rounds=rounds, sampling=COHORT), engine, state))
     return state, store
 
 
 def config(name: str, **settings) -> ServerConfig:
-    return ServerConfig(
-        algorithm=name, num_server_rounds=ROUNDS, **{"cohort": COHORT, "nodes": CLIENTS} | settings
-    )
+    usual = {"algorithm": name, "num-server-rounds": ROUNDS, "cohort": COHORT, "nodes": CLIENTS}
+    return ServerConfig.read(usual | {key.replace("_", "-"): v for key, v in settings.items()})
 
 
 def same(a: ServerState, b: ServerState) -> bool:
@@ -105,8 +104,8 @@ def engine(grid: Unreliable, name: str = "fedavg", **settings) -> tuple[GridEngi
     found = GridEngine(
         grid,
         Manifest.of(own, "refuse"),
-        algorithm=f'["{name}", {{}}]',
-        keeps=bool(fedlada.algorithm(name).kept),
+        algorithm=json.dumps(fedlada.algorithm(name).spec()),
+        keeps=bool(fedlada.algorithm(name).client_state),
         **settings,
     )
     return found, state
@@ -115,12 +114,11 @@ def engine(grid: Unreliable, name: str = "fedavg", **settings) -> tuple[GridEngi
 def one_round(engine: GridEngine, state: ServerState, name: str = "fedavg", **settings):
     return next(
         federate(
-            fedlada.algorithm(name),
+            Plan.of(
+                algorithm=name, **{"rounds": 99, "sampling": CLIENTS, "lr_decay": 1.0} | settings
+            ),
             engine,
             state,
-            rounds=99,
-            sampling=FixedSize(CLIENTS),
-            **settings,
         )
     )
 
@@ -193,7 +191,7 @@ def test_failures_are_counted_by_reason():
     assert record.accepted == 1
     assert record.failures == {"Flower error 2": 1}
     assert record.rejected == {
-        "wrong type or shape of a vector": 1,
+        "wrong length of a vector": 1,
         "wrong records": 1,
         "wrong vectors": 1,
         "reply to another task": 1,

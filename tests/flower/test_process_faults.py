@@ -152,7 +152,7 @@ def evaluate(model):
 
 def finished(model, state, context):
     save(model, state, context)
-    (MARKS / "finished").write_text(json.dumps([state.run, list(state.last.items())]))
+    (MARKS / "finished").write_text(json.dumps([state.run, list(state.last_accepted.items())]))
 
 
 app = server_app(model, evaluate=evaluate, finished=finished)

@@ -2,9 +2,9 @@
 
 from .adam import Adam, AMSGrad
 from .amend import Amend
-from .composition import Algorithm, Traffic, nearest, rebuild
+from .composition import Algorithm, Traffic, rebuild
 from .dyn import Dyn
-from .part import Correction, LocalRule, Part, Round, require
+from .part import Correction, LocalRule, Moment, Part, Round
 from .prox import Prox
 from .registry import ALGORITHMS, CORRECTIONS, LOCAL_RULES, SERVER_RULES, algorithm, compose
 from .scaffold import Scaffold
@@ -28,6 +28,7 @@ __all__ = [
     "Correction",
     "Dyn",
     "LocalRule",
+    "Moment",
     "Momentum",
     "Part",
     "Prox",
@@ -40,7 +41,5 @@ __all__ = [
     "Yogi",
     "algorithm",
     "compose",
-    "nearest",
     "rebuild",
-    "require",
 ]

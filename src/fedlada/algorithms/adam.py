@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .part import LocalRule, Round, require
+from ..errors import require
+from .part import LocalRule, Moment, Round
 from .vectors import Vector, Vectors
 
 __all__ = ["AMSGrad", "Adam"]
@@ -42,7 +42,7 @@ class Adam(LocalRule):
 
     down = ("v",)
     up = ("v_i",)
-    moments: ClassVar = {"v_i": "v"}
+    moments = (Moment("v_i", of="v"),)
 
     lr: float = 1e-3
     weight_decay: float = 1e-2
@@ -58,35 +58,35 @@ class Adam(LocalRule):
         )
         require(self.eps > 0, f"eps is {self.eps}; it must be positive: v starts at eps²")
 
-    def start(self, s: Vectors) -> None:
-        for t in s.x:
+    def start(self, server: Vectors) -> None:
+        for t in server.x:
             tiny = torch.finfo(t.dtype).tiny
             require(
                 self.eps**2 >= tiny,
                 f"eps² is {self.eps**2:g} and vanishes in {t.dtype}, whose smallest normal number"
                 f" is {tiny:g}; keep the parameters in float32 and use autocast, or raise eps",
             )
-        s.v = s.x.full_like(self.eps**2)
+        server.v = server.x.full_like(self.eps**2)
 
-    def begin(self, c: Vectors) -> None:
-        c.m = c.y.zeros_like()
-        c.v_i = c.v.clone()
+    def begin(self, client: Vectors) -> None:
+        client.m = client.y.zeros_like()
+        client.v_i = client.v.clone()
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self._fused(c, g, lr, v_hat=None)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self._fused(client, g, lr, v_hat=None)
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        s.v = mean[self.up[0]].clamp_min(self.eps**2)
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        server.v = mean[self.up[0]].clamp_min(self.eps**2)
 
-    def _fused(self, c: Vectors, g: Vector, lr: float, v_hat: Vector | None) -> None:
+    def _fused(self, client: Vectors, g: Vector, lr: float, v_hat: Vector | None) -> None:
         kernel = torch._fused_adamw_ if self.decoupled_weight_decay else torch._fused_adam_
         kernel(
-            c.y.tensors,
+            client.y.tensors,
             g.tensors,
-            c.m.tensors,
-            c.v_i.tensors,
+            client.m.tensors,
+            client.v_i.tensors,
             [] if v_hat is None else v_hat.tensors,
-            [_late(t.device) for t in c.y],
+            [_late(t.device) for t in client.y],
             lr=lr * self.lr_scale,
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -102,15 +102,14 @@ class AMSGrad(Adam):
     """AMSGrad on the client: Adam whose second moment never falls within a round."""
 
     up = ("v_hat",)
-    moments: ClassVar = {"v_hat": "v"}
-    rising = ("v_hat",)
+    moments = (Moment("v_hat", of="v", rising=True),)
 
-    def begin(self, c: Vectors) -> None:
-        super().begin(c)
-        c.v_hat = c.v.clone()
+    def begin(self, client: Vectors) -> None:
+        super().begin(client)
+        client.v_hat = client.v.clone()
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self._fused(c, g, lr, v_hat=c.v_hat)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self._fused(client, g, lr, v_hat=client.v_hat)
 
 
 @cache

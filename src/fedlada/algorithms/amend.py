@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .part import Correction, Round, require
+from ..errors import require
+from .part import Correction, Round
 from .vectors import Vector, Vectors
 
 __all__ = ["Amend"]
@@ -46,13 +47,13 @@ class Amend(Correction):
         factor = super().lr_factor(round)
         return factor / (1 - (1 - self.alpha) ** (round + 1)) if self.warm_start else factor
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self.inner.step(c, g, lr * self.alpha)
-        c.y.add_(c.g_a, alpha=-lr * (1 - self.alpha))
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, g, lr * self.alpha)
+        client.y.add_(client.g_a, alpha=-lr * (1 - self.alpha))
 
-    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
-        return down.g_a * (lr_steps * (1 - self.alpha))
+    def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
+        return down.g_a * (lr_sum * (1 - self.alpha))
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        super().serve(s, mean, r)
-        s.g_a = mean.delta / r.lr_steps
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        server.g_a = mean.delta / r.lr_sum

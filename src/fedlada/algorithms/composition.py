@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from .part import Correction, LocalRule, Names, Part, Round, require
+from ..errors import nearest, require
+from .part import Correction, LocalRule, Moment, Names, Part, Round
 from .server import Averaging
 from .vectors import Vector, Vectors
 
-__all__ = ["Algorithm", "Traffic", "nearest", "rebuild"]
+__all__ = ["Algorithm", "Traffic", "rebuild"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +21,13 @@ class Traffic:
 
     down: int
     up: int
-    kept: int
+    client_state: int
 
     def bytes(self, vector: int) -> Traffic:
         """The same in bytes, for vectors of ``vector`` bytes each."""
-        return Traffic(down=self.down * vector, up=self.up * vector, kept=self.kept * vector)
+        return Traffic(
+            down=self.down * vector, up=self.up * vector, client_state=self.client_state * vector
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Algorithm:
             f"the innermost part is {type(rule).__name__}; a chain must end in a local rule"
             " (SGD, Adam, AMSGrad or your own LocalRule)",
         )
-        for names in ("down", "up", "kept", "held"):
+        for names in ("down", "up", "client_state", "server_state"):
             declared = list(getattr(self, names))
             twice = {name for name in declared if declared.count(name) > 1}
             require(
@@ -62,19 +64,24 @@ class Algorithm:
         return ("delta", *self._names("up"))
 
     @property
-    def kept(self) -> Names:
+    def client_state(self) -> Names:
         """Names of the vectors that every client keeps between rounds."""
-        return self._names("kept")
+        return self._names("client_state")
 
     @property
-    def held(self) -> Names:
+    def server_state(self) -> Names:
         """Names of the vectors that only the server keeps."""
-        return self._names("held") + self.server.held
+        return self._names("server_state") + self.server.server_state
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """The second moments among the ``up`` vectors."""
+        return tuple(moment for part in self.part.chain() for moment in part.moments)
 
     @property
     def traffic(self) -> Traffic:
-        """Vectors down, up and kept, counted from the definition."""
-        return Traffic(down=len(self.down), up=len(self.up), kept=len(self.kept))
+        """Vectors down, up and kept by the client, counted from the definition."""
+        return Traffic(down=len(self.down), up=len(self.up), client_state=len(self.client_state))
 
     @property
     def local(self) -> LocalRule:
@@ -89,21 +96,32 @@ class Algorithm:
 
     def start(self, x: Vector) -> Vectors:
         """The server's vectors before the first round."""
-        s = Vectors(x=x)
+        server = Vectors(x=x)
         for part in self.part.chain():
-            part.start(s)
-        self.server.start(s)
-        return s
+            part.start(server)
+        self.server.start(server)
+        return server
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Renew the server's vectors from the mean of the replies."""
-        self.part.serve(s, mean, r)
-        self.server.apply(s, self.part.displacement(s, mean), r)
+        self.part.serve(server, mean, r)
+        self.server.apply(server, self.part.displacement(server, mean), r)
 
     def settings(self) -> dict[str, Any]:
         """Every hyper-parameter by name, with its value."""
         owners: list[Part | Averaging] = [*self.part.chain(), self.server]
         return {key: getattr(owner, key) for owner in owners for key in _tunable(owner)}
+
+    def spec(self) -> dict[str, Any]:
+        """The algorithm as plain values: ``algorithm(a.spec()) == a``.
+
+        This is the one encoding of an algorithm: it names a run in checkpoints and travels to
+        clients.  Ingredients of this package go by their registry word, all others by
+        ``"package.module:Name"``.
+        """
+        from .registry import spec
+
+        return spec(self)
 
     def replace(self, **settings: Any) -> Algorithm:
         """The same algorithm with other hyper-parameters: ``replace(lr=0.01, alpha=0.05)``."""
@@ -130,13 +148,6 @@ def rebuild(part: Part, changes: Callable[[Part], dict[str, Any]]) -> Part:
     if isinstance(part, Correction):
         own["inner"] = rebuild(part.inner, changes)
     return dataclasses.replace(part, **own)
-
-
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """A sentence's end that helps with a wrong name: the nearest right one and all of them."""
-    names = sorted(allowed)
-    close = get_close_matches(word, names, n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(names)}"
 
 
 def _tunable(owner: Part | Averaging) -> list[str]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .part import Correction, Round, require
+from ..errors import require
+from .part import Correction, Round
 from .vectors import Vector, Vectors
 
 __all__ = ["Dyn"]
@@ -25,24 +26,24 @@ __all__ = ["Dyn"]
 class Dyn(Correction):
     """Regularise each client so that its optimum moves to the federation's."""
 
-    kept = ("h_i",)
-    held = ("h",)
+    client_state = ("h_i",)
+    server_state = ("h",)
 
     a: float = 0.1
 
     def __post_init__(self) -> None:
         require(self.a > 0, f"a is {self.a}; it must be positive: the server divides by it")
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self.inner.step(c, (g - c.h_i).add_(c.y - c.x, alpha=self.a), lr)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, (g - client.h_i).add_(client.y - client.x, alpha=self.a), lr)
 
-    def end(self, c: Vectors, r: Round) -> None:
-        super().end(c, r)
-        c.h_i = c.h_i.add(c.y - c.x, alpha=-self.a)
+    def end(self, client: Vectors, r: Round) -> None:
+        super().end(client, r)
+        client.h_i = client.h_i.add(client.y - client.x, alpha=-self.a)
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        super().serve(s, mean, r)
-        s.h = s.h.add(mean.delta, alpha=self.a * r.accepted / r.clients)
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        server.h = server.h.add(mean.delta, alpha=self.a * r.accepted / r.clients)
 
-    def displacement(self, s: Vectors, mean: Vectors) -> Vector:
-        return super().displacement(s, mean).add(s.h, alpha=1 / self.a)
+    def displacement(self, server: Vectors, mean: Vectors) -> Vector:
+        return super().displacement(server, mean).add(server.h, alpha=1 / self.a)

@@ -11,13 +11,14 @@ gradient at ``y``, ``delta = x - y`` a descent displacement (the server subtract
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ..errors import require
 from .vectors import Vector, Vectors
 
-__all__ = ["Correction", "LocalRule", "Part", "Round", "require"]
+__all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round"]
 
 Names = tuple[str, ...]
 
@@ -26,16 +27,27 @@ Names = tuple[str, ...]
 class Round:
     """The scalars of one round.
 
-    On a client ``steps`` and ``lr_steps`` are its own; on the server they are means over the
-    accepted replies.  ``lr_steps`` is the sum of the learning rates of the K steps: lr·K where
+    On a client ``steps`` and ``lr_sum`` are its own; on the server they are means over the
+    accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K where
     the rate is constant within the round.
     """
 
     steps: float
-    lr_steps: float
+    lr_sum: float
     accepted: int = 1
     clients: int = 1
     updates: int = 0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An ``up`` vector that is a running mean of squares."""
+
+    up: str
+    of: str
+    """The ``down`` vector it starts from."""
+    rising: bool = False
+    """Whether it never falls within a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +62,13 @@ class Part:
     """Vectors the client needs from the server, besides x."""
     up: ClassVar[Names] = ()
     """Vectors the client sends back, besides delta; the server sees only their mean."""
-    kept: ClassVar[Names] = ()
+    client_state: ClassVar[Names] = ()
     """Vectors each client keeps between rounds; they start at zero."""
-    held: ClassVar[Names] = ()
+    server_state: ClassVar[Names] = ()
     """Vectors only the server keeps."""
-    moments: ClassVar[Mapping[str, str]] = {}
-    """Of the ``up`` vectors those that are second moments, each with the ``down`` vector it
-    started from: a guard measures how far they rose rather than how long they are."""
-    rising: ClassVar[Names] = ()
-    """Of these, the ones that never fall within a round."""
+    moments: ClassVar[tuple[Moment, ...]] = ()
+    """The ``up`` vectors that are second moments: a guard measures how far they rose rather than
+    how long they are."""
 
     def chain(self) -> Iterator[Part]:
         """This part and the parts inside it, outermost first."""
@@ -68,32 +78,32 @@ class Part:
         """What this part multiplies the learning rate of a round (counted from 0) by."""
         return 1.0
 
-    def start(self, s: Vectors) -> None:
-        """Server, before the first round: make the ``down`` and ``held`` vectors."""
-        for name in self.down + self.held:
-            s[name] = s.x.zeros_like()
+    def start(self, server: Vectors) -> None:
+        """Server, before the first round: make the ``down`` and ``server_state`` vectors."""
+        for name in self.down + self.server_state:
+            server[name] = server.x.zeros_like()
 
-    def begin(self, c: Vectors) -> None:
+    def begin(self, client: Vectors) -> None:
         """Client, start of the round: make working vectors."""
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
         """Client, every batch: move ``c.y`` in place."""
         raise NotImplementedError(f"{type(self).__name__} defines no step")
 
-    def end(self, c: Vectors, r: Round) -> None:
-        """Client, end of the round: fill the ``up`` and ``kept`` vectors."""
+    def end(self, client: Vectors, r: Round) -> None:
+        """Client, end of the round: fill the ``up`` and ``client_state`` vectors."""
 
-    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
+    def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
         """The delta of a client without any gradient, as far as the server can tell; None for 0.
 
         What a reply adds to it is news, and that is what a guard measures.
         """
         return None
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        """Server, end of the round: renew the ``down`` and ``held`` vectors."""
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        """Server, end of the round: renew the ``down`` and ``server_state`` vectors."""
 
-    def displacement(self, s: Vectors, mean: Vectors) -> Vector:
+    def displacement(self, server: Vectors, mean: Vectors) -> Vector:
         """Server, after ``serve``: what the server rule subtracts from x."""
         return mean.delta
 
@@ -133,26 +143,20 @@ class Correction(Part):
     def lr_factor(self, round: int) -> float:
         return self.inner.lr_factor(round)
 
-    def begin(self, c: Vectors) -> None:
-        self.inner.begin(c)
+    def begin(self, client: Vectors) -> None:
+        self.inner.begin(client)
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self.inner.step(c, g, lr)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, g, lr)
 
-    def end(self, c: Vectors, r: Round) -> None:
-        self.inner.end(c, r)
+    def end(self, client: Vectors, r: Round) -> None:
+        self.inner.end(client, r)
 
-    def coasting(self, down: Vectors, lr_steps: float) -> Vector | None:
-        return self.inner.coasting(down, lr_steps)
+    def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
+        return self.inner.coasting(down, lr_sum)
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        self.inner.serve(s, mean, r)
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        self.inner.serve(server, mean, r)
 
-    def displacement(self, s: Vectors, mean: Vectors) -> Vector:
-        return self.inner.displacement(s, mean)
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise ``ValueError(sentence)`` unless a hyper-parameter is as it must be."""
-    if not condition:
-        raise ValueError(sentence)
+    def displacement(self, server: Vectors, mean: Vectors) -> Vector:
+        return self.inner.displacement(server, mean)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .part import Correction, require
+from ..errors import require
+from .part import Correction
 from .vectors import Vector, Vectors
 
 __all__ = ["Prox"]
@@ -25,5 +26,5 @@ class Prox(Correction):
     def __post_init__(self) -> None:
         require(self.mu >= 0, f"mu is {self.mu}; it must be 0 (no pull) or positive")
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        self.inner.step(c, g.add(c.y - c.x, alpha=self.mu), lr)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, g.add(client.y - client.x, alpha=self.mu), lr)

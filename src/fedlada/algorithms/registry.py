@@ -1,22 +1,37 @@
-"""The named algorithms, one line each, and how to ask for any other composition."""
+"""The named algorithms, one line each, and how to ask for any other composition.
+
+Every ingredient has one line in one of the tables below; one of somebody else's needs none and is
+named ``"package.module:Name"`` wherever a word of a table is allowed.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..errors import FedladaError, nearest, require
 from .adam import Adam, AMSGrad
 from .amend import Amend
-from .composition import Algorithm, nearest
+from .composition import Algorithm
 from .dyn import Dyn
-from .part import Correction, LocalRule, Part, require
+from .part import Correction, LocalRule, Part
 from .prox import Prox
 from .scaffold import Scaffold
 from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
 from .sgd import SGD
 
-__all__ = ["ALGORITHMS", "CORRECTIONS", "LOCAL_RULES", "SERVER_RULES", "algorithm", "compose"]
+__all__ = [
+    "ALGORITHMS",
+    "CORRECTIONS",
+    "LOCAL_RULES",
+    "SERVER_RULES",
+    "algorithm",
+    "compose",
+    "find",
+    "outside_names",
+    "spec",
+]
 
 T = TypeVar("T")
 
@@ -36,7 +51,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedlada": Algorithm(Amend(AMSGrad())),
 }
 
-LOCAL_RULES: dict[str, Callable[[], LocalRule]] = {"sgd": SGD, "adam": Adam, "amsgrad": AMSGrad}
+LOCAL_RULES: dict[str, type[LocalRule]] = {"sgd": SGD, "adam": Adam, "amsgrad": AMSGrad}
 CORRECTIONS: dict[str, type[Correction]] = {
     "amend": Amend,
     "prox": Prox,
@@ -51,9 +66,12 @@ SERVER_RULES: dict[str, type[Averaging]] = {
     "adagrad": Adagrad,
 }
 
+STRUCTURE = ("local", "corrections", "server")
+"""The keys of a composition; every other key is a hyper-parameter."""
+
 
 def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Algorithm:
-    """An algorithm by name, with other hyper-parameters where given.
+    """Return an algorithm by name, with other hyper-parameters where given.
 
     ``name`` is one of :data:`ALGORITHMS`; or ``"package.module:NAME"``, an
     :class:`Algorithm` of somebody else's; or a mapping for :func:`compose` (as read from a
@@ -63,47 +81,96 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
     >>> algorithm({"local": "amsgrad", "corrections": ["amend", "prox"], "mu": 0.1})
     """
     if isinstance(name, Algorithm):
-        found = name
+        chosen = name
     elif isinstance(name, Mapping):
-        structure = {key: name[key] for key in ("local", "corrections", "server") if key in name}
-        found = compose(**structure)
+        structure = {key: name[key] for key in STRUCTURE if key in name}
+        chosen = compose(**structure)
         settings = {key: name[key] for key in name if key not in structure} | settings
     elif ":" in name:
-        found = _outside(name)
+        chosen = _outside_algorithm(name)
     else:
         require(name in ALGORITHMS, f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
-        found = ALGORITHMS[name]
-    return found.replace(**settings) if settings else found
+        chosen = ALGORITHMS[name]
+    return chosen.replace(**settings) if settings else chosen
 
 
 def compose(
-    *, local: str = "sgd", corrections: list[str] | None = None, server: str = "averaging"
+    *, local: str = "sgd", corrections: Sequence[str] = (), server: str = "averaging"
 ) -> Algorithm:
-    """Any local rule in any corrections (outermost first) under any server rule, by name."""
-    part: Part = _choose(local, LOCAL_RULES, "local rule")()
-    for correction in reversed(corrections or []):
-        part = _choose(correction, CORRECTIONS, "correction")(part)
-    return Algorithm(part, server=_choose(server, SERVER_RULES, "server rule")())
+    """Put any local rule into any corrections (outermost first) under any server rule."""
+    part: Part = _choose(local, LOCAL_RULES, "local rule", LocalRule)()  # type: ignore[call-arg]
+    for correction in reversed(corrections):
+        part = _choose(correction, CORRECTIONS, "correction", Correction)(part)
+    return Algorithm(part, server=_choose(server, SERVER_RULES, "server rule", Averaging)())
 
 
-def _choose(name: str, table: Mapping[str, T], kind: str) -> T:
-    require(name in table, f"no {kind} {name!r}; {nearest(name, table)}")
-    return table[name]
+def spec(chosen: Algorithm) -> dict[str, Any]:
+    """Return the mapping that :func:`algorithm` turns into the same algorithm."""
+    *corrections, local = chosen.part.chain()
+    structure = {
+        "local": _word(local, LOCAL_RULES),
+        "corrections": [_word(part, CORRECTIONS) for part in corrections],
+        "server": _word(chosen.server, SERVER_RULES),
+    }
+    settings = chosen.settings()
+    for owner in (*corrections, local, chosen.server):
+        for key, value in settings.items():
+            require(
+                getattr(owner, key, value) == value,
+                f"two parts of the algorithm share the setting {key!r} and differ in it, so it"
+                " cannot be written down; rename the setting of one of them",
+            )
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    return structure | plain
 
 
-def _outside(path: str) -> Algorithm:
+def outside_names(encoded: str | Mapping[str, Any]) -> list[str]:
+    """List the ``package.module:Name`` paths that an encoded algorithm imports."""
+    if isinstance(encoded, str):
+        words = [encoded]
+    else:
+        words = [encoded.get("local", ""), *encoded.get("corrections", ())]
+        words.append(encoded.get("server", ""))
+    return [word for word in words if isinstance(word, str) and ":" in word]
+
+
+def find(path: str, what: str) -> object:
+    """Import what ``package.module:NAME`` names."""
     module_name, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{path!r} leads to no algorithm ({error}); write it as 'package.module:NAME', where"
-            " NAME is an Algorithm in a module that Python can import"
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FedladaError(
+            f"{path!r} leads to no {what} ({error}); write it as 'package.module:NAME', where NAME"
+            f" is the {what} in a module that Python can import"
         ) from error
+
+
+def _choose(name: str, table: Mapping[str, type[T]], kind: str, base: type[T]) -> type[T]:
+    if ":" not in name:
+        require(name in table, f"no {kind} {name!r}; {nearest(name, table)}")
+        return table[name]
+    outside = find(name, kind)
     require(
-        isinstance(found, Algorithm),
-        f"{path!r} is a {type(found).__name__}; it must be an Algorithm, for example"
+        isinstance(outside, type) and issubclass(outside, base),
+        f"{name!r} is {outside!r}; a {kind} must be a subclass of {base.__name__}",
+    )
+    assert isinstance(outside, type)
+    return outside
+
+
+def _word(owner: object, table: Mapping[str, type]) -> str:
+    kind = type(owner)
+    words = [word for word, known in table.items() if known is kind]
+    return words[0] if words else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _outside_algorithm(path: str) -> Algorithm:
+    outside = find(path, "algorithm")
+    require(
+        isinstance(outside, Algorithm),
+        f"{path!r} is a {type(outside).__name__}; it must be an Algorithm, for example"
         " NAME = Algorithm(Amend(SGD(), alpha=0.2))",
     )
-    assert isinstance(found, Algorithm)
-    return found
+    assert isinstance(outside, Algorithm)
+    return outside

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .part import Correction, Round, require
+from ..errors import require
+from .part import Correction, Round
 from .vectors import Vector, Vectors
 
 __all__ = ["Scaffold"]
@@ -30,28 +31,28 @@ class Scaffold(Correction):
 
     down = ("c",)
     up = ("c_change",)
-    kept = ("c_i",)
+    client_state = ("c_i",)
 
     scale: float = 1.0
 
     def __post_init__(self) -> None:
         require(self.scale >= 0, f"scale is {self.scale}; it must be 0 (none) or positive")
 
-    def begin(self, c: Vectors) -> None:
-        super().begin(c)
-        c.shift = (c.c - c.c_i) * self.scale
-        c.g_sum = c.y.zeros_like()
+    def begin(self, client: Vectors) -> None:
+        super().begin(client)
+        client.shift = (client.c - client.c_i) * self.scale
+        client.g_sum = client.y.zeros_like()
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
-        c.g_sum.add_(g)
-        self.inner.step(c, g + c.shift, lr)
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        client.g_sum.add_(g)
+        self.inner.step(client, g + client.shift, lr)
 
-    def end(self, c: Vectors, r: Round) -> None:
-        super().end(c, r)
-        g_mean = c.g_sum / r.steps
-        c.c_change = g_mean - c.c_i
-        c.c_i = g_mean
+    def end(self, client: Vectors, r: Round) -> None:
+        super().end(client, r)
+        g_mean = client.g_sum / r.steps
+        client.c_change = g_mean - client.c_i
+        client.c_i = g_mean
 
-    def serve(self, s: Vectors, mean: Vectors, r: Round) -> None:
-        super().serve(s, mean, r)
-        s.c = s.c.add(mean.c_change, alpha=r.accepted / r.clients)
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        server.c = server.c.add(mean.c_change, alpha=r.accepted / r.clients)

@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .part import Names, Round, require
+from ..errors import require
+from .part import Names, Round
 from .vectors import Vector, Vectors
 
 __all__ = ["Adagrad", "AdaptiveServer", "Averaging", "Momentum", "ServerAdam", "Yogi"]
@@ -30,7 +31,7 @@ __all__ = ["Adagrad", "AdaptiveServer", "Averaging", "Momentum", "ServerAdam", "
 class Averaging:
     """Move by the mean displacement; ``server_lr`` 1 is plain averaging of the clients."""
 
-    held: ClassVar[Names] = ()
+    server_state: ClassVar[Names] = ()
     """Vectors only the server keeps."""
 
     server_lr: float = 1.0
@@ -38,21 +39,21 @@ class Averaging:
     def __post_init__(self) -> None:
         require(self.server_lr > 0, f"server_lr is {self.server_lr}; it must be positive")
 
-    def start(self, s: Vectors) -> None:
-        """Before the first round: make the ``held`` vectors."""
-        for name in self.held:
-            s[name] = s.x.zeros_like()
+    def start(self, server: Vectors) -> None:
+        """Before the first round: make the ``server_state`` vectors."""
+        for name in self.server_state:
+            server[name] = server.x.zeros_like()
 
-    def apply(self, s: Vectors, d: Vector, r: Round) -> None:
+    def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         """Renew ``s.x`` from the mean displacement ``d``."""
-        s.x = s.x.add(d, alpha=-self.server_lr)
+        server.x = server.x.add(d, alpha=-self.server_lr)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Momentum(Averaging):
     """Heavy-ball momentum on the server (FedAvgM)."""
 
-    held = ("m_g",)
+    server_state = ("m_g",)
 
     momentum: float = 0.9
 
@@ -62,16 +63,16 @@ class Momentum(Averaging):
             0 <= self.momentum < 1, f"momentum is {self.momentum}; it must be from 0 up to below 1"
         )
 
-    def apply(self, s: Vectors, d: Vector, r: Round) -> None:
-        s.m_g = d.add(s.m_g, alpha=self.momentum)
-        super().apply(s, s.m_g, r)
+    def apply(self, server: Vectors, d: Vector, r: Round) -> None:
+        server.m_g = d.add(server.m_g, alpha=self.momentum)
+        super().apply(server, server.m_g, r)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveServer(Averaging):
     """What the adaptive server rules share; they differ in how v_g is renewed."""
 
-    held = ("m_g", "v_g")
+    server_state = ("m_g", "v_g")
 
     server_lr: float = 0.1
     server_betas: tuple[float, float] = (0.9, 0.99)
@@ -88,23 +89,23 @@ class AdaptiveServer(Averaging):
         require(self.server_eps > 0, f"server_eps is {self.server_eps}; it must be positive")
         require(self.server_v0 >= 0, f"server_v0 is {self.server_v0}; it must be 0 or positive")
 
-    def start(self, s: Vectors) -> None:
-        super().start(s)
-        s.v_g = s.x.full_like(self.server_v0)
+    def start(self, server: Vectors) -> None:
+        super().start(server)
+        server.v_g = server.x.full_like(self.server_v0)
 
     def second_moment(self, v: Vector, d: Vector) -> Vector:
         """The new v_g."""
         raise NotImplementedError(f"{type(self).__name__} defines no second_moment")
 
-    def apply(self, s: Vectors, d: Vector, r: Round) -> None:
+    def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         beta1, beta2 = self.server_betas
-        s.m_g = (s.m_g * beta1).add_(d, alpha=1 - beta1)
-        s.v_g = self.second_moment(s.v_g, d)
-        m, v = s.m_g, s.v_g
+        server.m_g = (server.m_g * beta1).add_(d, alpha=1 - beta1)
+        server.v_g = self.second_moment(server.v_g, d)
+        m, v = server.m_g, server.v_g
         if self.bias_correction:
             m = m / (1 - beta1 ** (r.updates + 1))
             v = v / (1 - beta2 ** (r.updates + 1))
-        super().apply(s, m / (v.sqrt() + self.server_eps), r)
+        super().apply(server, m / (v.sqrt() + self.server_eps), r)
 
 
 @dataclass(frozen=True, kw_only=True)

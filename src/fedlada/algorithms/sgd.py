@@ -25,9 +25,9 @@ class SGD(LocalRule):
     lr: float = 0.1
     weight_decay: float = 1e-3
 
-    def step(self, c: Vectors, g: Vector, lr: float) -> None:
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
         torch._fused_sgd_(
-            c.y.tensors,
+            client.y.tensors,
             g.tensors,
             [],
             weight_decay=self.weight_decay,

@@ -131,11 +131,18 @@ class Vector:
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
     def equal(self, other: Vector) -> bool:
-        """Whether both hold the same bits (shapes, types and values)."""
+        """Whether both hold the same bits (shapes, types and values): 0 is not -0."""
         return len(self) == len(other) and all(
-            a.dtype == b.dtype and torch.equal(a, b)
+            a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
             for a, b in zip(self.tensors, other.tensors, strict=True)
         )
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(t: Tensor) -> Tensor:
+    return t.view(_WORDS[t.element_size()]) if t.is_floating_point() else t
 
 
 def _operand(value: float | Vector) -> float | list[Tensor]:

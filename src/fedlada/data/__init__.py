@@ -1,32 +1,30 @@
-"""Images, how they are split over clients, and how a batch of them becomes network input.
+"""Examples, how they are split over clients, and how a batch of them becomes a model's input.
 
 Importing this package needs torch alone. The functions that read or split data import the
 libraries of the ``data`` extra when they are called.
 """
 
-from fedlada.data.augment import (
-    STATISTICS,
-    Augment,
-    Statistics,
-    normalise,
-    random_crop,
-    random_flip,
-)
-from fedlada.data.clients import ClientData, Clients
-from fedlada.data.images import Images
-from fedlada.data.partitioning import KINDS, Partition, Summary, partition
-from fedlada.data.sources import NAMES, SPLITS, load
+from .augment import Augment, Statistics, normalise, random_crop, random_flip
+from .clients import ClientData, Clients
+from .examples import Examples
+from .images import Images
+from .partitioning import KINDS, Partition, Summary, partition
+from .source import SPLITS, Source
+from .sources import NAMES, SOURCES, STATISTICS, load
 
 __all__ = [
     "KINDS",
     "NAMES",
+    "SOURCES",
     "SPLITS",
     "STATISTICS",
     "Augment",
     "ClientData",
     "Clients",
+    "Examples",
     "Images",
     "Partition",
+    "Source",
     "Statistics",
     "Summary",
     "load",

@@ -19,12 +19,17 @@ class Statistics(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-
-STATISTICS = {
-    "cifar10": Statistics(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-    "cifar100": Statistics(mean=(0.5071, 0.4866, 0.4409), std=(0.2673, 0.2564, 0.2762)),
-    "digits": Statistics(mean=(0.3054,), std=(0.3760,)),
-}
+    @classmethod
+    def of(cls, inputs: Tensor) -> "Statistics":
+        """Compute them from the uint8 images [N, C, H, W] of a training set."""
+        values = torch.arange(256, dtype=torch.float64) / 255
+        # Counting bytes needs no floating-point copy of the whole set.
+        counts = [channel.flatten().bincount(minlength=256) for channel in inputs.unbind(1)]
+        shares = [count / count.sum() for count in counts]
+        means = [float((share * values).sum()) for share in shares]
+        squares = [float((share * values**2).sum()) for share in shares]
+        stds = [(s - m**2) ** 0.5 for m, s in zip(means, squares, strict=True)]
+        return cls(mean=tuple(means), std=tuple(stds))
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ for have run out, which a small alpha makes likely. Such a client takes what is 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlada.data.extra import missing
+from ..errors import missing_extra
 
 try:
     from datasets import Dataset
     from flwr_datasets.partitioner import Partitioner
 except ModuleNotFoundError as error:
-    raise missing(error) from error
+    raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
 
 Rows = NDArray[np.int64]
 

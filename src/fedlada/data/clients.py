@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fedlada.data.images import Images
-from fedlada.data.partitioning import Partition
+from ..errors import require
+from .examples import Examples
+from .partitioning import Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +19,11 @@ class ClientData:
 
     def __post_init__(self) -> None:
         """Check that inputs and labels pair up."""
-        if len(self.inputs) != len(self.labels):
-            raise ValueError(
-                f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
-                "give every input exactly one label."
-            )
+        require(
+            len(self.inputs) == len(self.labels),
+            f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
+            "give every input exactly one label.",
+        )
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -34,23 +35,23 @@ class Clients:
     """All clients of a partition; ``clients[i]`` copies the samples of client i and no others.
 
     Args:
-        images: the samples.
+        examples: the samples.
         partition: who holds which.
         transform: applied once to all inputs of a client, such as ``Augment.plain`` where
-            training does not augment. By default inputs stay uint8.
+            training does not augment. By default inputs stay as they are.
     """
 
-    images: Images
+    examples: Examples
     partition: Partition
     transform: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Check that the partition was made for these images."""
-        if len(self.partition.labels) != len(self.images):
-            raise ValueError(
-                f"The partition is of {len(self.partition.labels)} samples and there are "
-                f"{len(self.images)} images; make it with partition(images.labels, ...)."
-            )
+        """Check that the partition was made for these examples."""
+        require(
+            len(self.partition.labels) == len(self.examples),
+            f"The partition is of {len(self.partition.labels)} samples and there are "
+            f"{len(self.examples)} examples; make it with partition(examples.labels, ...).",
+        )
 
     def __len__(self) -> int:
         """Count the clients."""
@@ -63,8 +64,8 @@ class Clients:
                 f"There is no client {client}; clients are numbered from 0 to {len(self) - 1}."
             )
         rows = self.partition.indices[client]
-        inputs = self.images.inputs[rows]
+        inputs = self.examples.inputs[rows]
         return ClientData(
             inputs=inputs if self.transform is None else self.transform(inputs),
-            labels=self.images.labels[rows],
+            labels=self.examples.labels[rows],
         )

@@ -3,23 +3,25 @@
 Three kinds draw from a Dirichlet distribution, and they are not the same thing: see
 ``fedlada.data.client_prior`` for ``client-prior`` and ``client-prior-wrapped``; ``class-prior``
 is Flower's ``DirichletPartitioner``, which splits each class over the clients, so that clients
-differ in size. ``iid`` deals the samples out evenly at random.
+differ in size. ``iid`` deals the samples out evenly at random. ``natural`` leaves every sample
+with its owner: the writers of letters, the hospitals, the roles of a play are the clients.
 """
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedlada.data.extra import missing
+from ..errors import FedladaError, missing_extra, require
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-KINDS = ("iid", "client-prior", "client-prior-wrapped", "class-prior")
+KINDS = ("iid", "client-prior", "client-prior-wrapped", "class-prior", "natural")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,29 +29,32 @@ class Summary:
     """What a partition did to the data.
 
     ``repeated`` counts uses of a sample beyond its first, so that always
-    ``sizes.sum() == samples - unused + repeated``.
+    ``sizes.sum() == samples - unused + repeated``. ``histograms`` counts the labels of each
+    client by class; labels that name no classes have none.
     """
 
     kind: str
     samples: int
     sizes: Tensor
-    histograms: Tensor
+    histograms: Tensor | None
     unused: int
     repeated: int
 
     def __str__(self) -> str:
         """Tell it in a few lines."""
-        present = (self.histograms > 0).sum(dim=1)
-        share = 100 * self.histograms.amax(dim=1) / self.sizes.clamp(min=1)
-        return "\n".join(
-            (
-                f"{self.kind}: {self.samples:,} samples on {len(self.sizes):,} clients, "
-                f"{self.unused:,} unused, {self.repeated:,} repeated",
-                f"samples per client: {_spread(self.sizes)}",
+        lines = [
+            f"{self.kind}: {self.samples:,} samples on {len(self.sizes):,} clients, "
+            f"{self.unused:,} unused, {self.repeated:,} repeated",
+            f"samples per client: {_spread(self.sizes)}",
+        ]
+        if self.histograms is not None:
+            present = (self.histograms > 0).sum(dim=1)
+            share = 100 * self.histograms.amax(dim=1) / self.sizes.clamp(min=1)
+            lines += [
                 f"classes per client: {_spread(present)} of {self.histograms.shape[1]}",
                 f"share of a client's largest class: {_spread(share)} %",
-            )
-        )
+            ]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,8 @@ class Partition:
     kind: str
     indices: tuple[Tensor, ...] = field(repr=False)
     labels: Tensor = field(repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+    """What the clients are called where the data came split by owner."""
 
     def __len__(self) -> int:
         """Count the clients."""
@@ -66,70 +73,115 @@ class Partition:
 
     def summary(self) -> Summary:
         """Report client sizes, label histograms, and what was left out or used again."""
-        classes = int(self.labels.max()) + 1
         sizes = torch.tensor([len(rows) for rows in self.indices])
         rows = torch.cat(self.indices)
-        owners = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-        cells = owners * classes + self.labels[rows]
         uses = torch.bincount(rows, minlength=len(self.labels))
         return Summary(
             kind=self.kind,
             samples=len(self.labels),
             sizes=sizes,
-            histograms=torch.bincount(cells, minlength=len(sizes) * classes).view(-1, classes),
+            histograms=self._histograms(sizes, rows) if _name_classes(self.labels) else None,
             unused=int((uses == 0).sum()),
             repeated=int((uses - 1).clamp(min=0).sum()),
         )
 
+    def _histograms(self, sizes: Tensor, rows: Tensor) -> Tensor:
+        classes = int(self.labels.max()) + 1
+        holders = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        cells = holders * classes + self.labels[rows]
+        return torch.bincount(cells, minlength=len(sizes) * classes).view(-1, classes)
+
 
 def partition(
-    labels: Tensor, kind: str, *, clients: int, concentration: float = 0.6, seed: int = 0
+    labels: Tensor,
+    kind: str,
+    *,
+    clients: int | None = None,
+    concentration: float = 0.6,
+    seed: int = 0,
+    owners: Sequence[int | str] | Tensor | None = None,
 ) -> Partition:
     """Split samples with these labels over clients.
 
     Args:
-        labels: int64, [N], from 0.
+        labels: [N]; int64 from 0, except that ``iid`` and ``natural`` take any.
         kind: one of ``KINDS``.
-        clients: how many clients there are.
-        concentration: of the Dirichlet distribution; small is heterogeneous. Not used by ``iid``.
+        clients: how many clients there are; ``natural`` has one for each owner.
+        concentration: of the Dirichlet distribution; small is heterogeneous. Not used by ``iid``
+            and ``natural``.
         seed: all randomness follows from it, and none touches a global generator.
+        owners: the owner of each sample, for ``natural``.
     """
-    _check(labels, kind, clients=clients, concentration=concentration, seed=seed)
+    if kind == "natural":
+        return _natural(labels, owners, clients=clients)
+    count = _check(labels, kind, clients=clients, concentration=concentration, seed=seed)
     try:
         from datasets import Dataset
     except ModuleNotFoundError as error:
-        raise missing(error) from error
+        raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
 
     # Flower's partitioners hand samples out in the order of the dataset and leave shuffling to
     # whoever makes it; the column says where each row came from.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    partitioner = _partitioner(kind, clients=clients, concentration=concentration, seed=seed)
-    partitioner.dataset = Dataset.from_dict(
-        {"row": order.numpy(), "label": labels[order].cpu().numpy()}
-    )
+    partitioner = _partitioner(kind, clients=count, concentration=concentration, seed=seed)
+    columns = {"row": order.numpy()}
+    if kind != "iid":
+        columns["label"] = labels[order].cpu().numpy()
+    partitioner.dataset = Dataset.from_dict(columns)
     try:
         with warnings.catch_warnings():
             # Flower announces each time that it draws again because a client was left empty.
             warnings.filterwarnings("ignore", message="The specified min_partition_size")
             partitioner.load_partition(0)
     except ValueError as error:
-        raise ValueError(
+        raise FedladaError(
             f"{kind} with concentration={concentration} left one of {clients} clients without "
             f"any of {len(labels)} samples in every attempt; use fewer clients, a larger "
             "concentration, or kind='client-prior', whose clients are equally large."
         ) from error
     indices = tuple(
-        torch.tensor(partitioner.load_partition(client)[:]["row"]) for client in range(clients)
+        torch.tensor(partitioner.load_partition(client)[:]["row"]) for client in range(count)
     )
     return Partition(kind=kind, indices=indices, labels=labels)
+
+
+def _natural(
+    labels: Tensor, owners: Sequence[int | str] | Tensor | None, *, clients: int | None
+) -> Partition:
+    """Give every owner's samples to one client, in the order of the owners' names or numbers."""
+    require(
+        owners is not None,
+        "A natural partition needs the owner of every sample; give owners, or choose another of"
+        f" {', '.join(KINDS)}.",
+    )
+    assert owners is not None
+    each = owners.tolist() if isinstance(owners, Tensor) else list(owners)
+    require(
+        len(each) == len(labels) > 0,
+        f"There are {len(labels)} labels and {len(each)} owners; give at least one sample, and"
+        " every sample one owner.",
+    )
+    rows: dict[int | str, list[int]] = {owner: [] for owner in sorted(set(each))}
+    require(
+        clients in (None, len(rows)),
+        f"clients is {clients}, but there are {len(rows)} owners; leave clients out.",
+    )
+    for row, owner in enumerate(each):
+        rows[owner].append(row)
+    return Partition(
+        kind="natural",
+        indices=tuple(torch.tensor(own) for own in rows.values()),
+        labels=labels,
+        names=tuple(map(str, rows)),
+    )
 
 
 def _partitioner(kind: str, *, clients: int, concentration: float, seed: int) -> "Partitioner":
     try:
         from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
     except ModuleNotFoundError as error:
-        raise missing(error) from error
-    from fedlada.data.client_prior import ClientPriorPartitioner, WrappedClientPriorPartitioner
+        raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
+    from .client_prior import ClientPriorPartitioner, WrappedClientPriorPartitioner
 
     if kind == "iid":
         return IidPartitioner(clients)
@@ -141,25 +193,36 @@ def _partitioner(kind: str, *, clients: int, concentration: float, seed: int) ->
     return own(clients, "label", alpha=concentration, seed=seed)
 
 
-def _check(labels: Tensor, kind: str, *, clients: int, concentration: float, seed: int) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"There is no partition kind {kind!r}; choose one of {', '.join(KINDS)}.")
-    if labels.dim() != 1 or labels.dtype != torch.int64 or not len(labels) or labels.min() < 0:
-        raise ValueError(
-            f"labels are {labels.dtype} of shape {tuple(labels.shape)}; partition needs int64 "
-            "of shape [N] with N >= 1, numbered from 0. Convert them with labels.long().flatten()."
-        )
-    if not 1 <= clients <= len(labels):
-        raise ValueError(
+def _check(
+    labels: Tensor, kind: str, *, clients: int | None, concentration: float, seed: int
+) -> int:
+    """Return the number of clients once all is as it should be."""
+    require(
+        kind in KINDS, f"There is no partition kind {kind!r}; choose one of {', '.join(KINDS)}."
+    )
+    require(
+        _name_classes(labels) or (kind == "iid" and len(labels) > 0),
+        f"labels are {labels.dtype} of shape {tuple(labels.shape)}; {kind} needs int64 of shape"
+        " [N] with N >= 1, numbered from 0. Convert them with labels.long().flatten(), or use"
+        " kind='iid' or 'natural' for labels that name no classes.",
+    )
+    if clients is None or not 1 <= clients <= len(labels):
+        raise FedladaError(
             f"clients is {clients}; it must be from 1 to {len(labels)}, the number of samples."
         )
-    if not 0 < concentration < math.inf:
-        raise ValueError(
-            f"concentration is {concentration}; it must be positive and finite, such as 0.6. "
-            "For equal label distributions use kind='iid'."
-        )
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be 0 or more.")
+    require(
+        0 < concentration < math.inf,
+        f"concentration is {concentration}; it must be positive and finite, such as 0.6. "
+        "For equal label distributions use kind='iid'.",
+    )
+    require(seed >= 0, f"seed is {seed}; it must be 0 or more.")
+    return clients
+
+
+def _name_classes(labels: Tensor) -> bool:
+    """Tell whether each sample has one class, so that classes can be counted."""
+    plain = labels.dim() == 1 and labels.dtype == torch.int64
+    return plain and len(labels) > 0 and int(labels.min()) >= 0
 
 
 def _spread(values: Tensor) -> str:

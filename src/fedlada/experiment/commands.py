@@ -14,13 +14,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .. import CheckpointError, Checkpoints, export as write_model
-from . import runs
-from .cells import cells
-from .errors import ExperimentError
-from .progress import Display
-from .reading import read
-from .sweep import LOG, finish, runs_in
+from .. import Checkpoints, export as write_model
+from ..errors import ExperimentError, FedladaError
+from .config.cells import cells
+from .config.reading import read
+from .run import directory as runs
+from .run.progress import Display
+from .run.sweep import LOG, finish, runs_in
 
 __all__ = ["app", "run"]
 
@@ -47,7 +47,7 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="where results go; else runs/ and FILE's name"),
 ]
 Targets = Annotated[
-    list[float] | None, typer.Option(help="accuracies to reach; else those of the runs")
+    list[float] | None, typer.Option(help="scores to reach; else those of the runs")
 ]
 Rounds = Annotated[
     int | None,
@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> None:
     """Run a command given as words; what is the user's to mend ends it with one sentence."""
     try:
         app(args=list(words), prog_name="fedlada")
-    except (ExperimentError, CheckpointError, ImportError, FileNotFoundError) as error:
+    except (FedladaError, ImportError, FileNotFoundError) as error:
         sys.exit(f"fedlada: {error}")
 
 
@@ -122,12 +122,12 @@ def partition(
     ] = None,
 ) -> None:
     """Show who holds what: the labels of each client."""
-    from .holdings import first, holdings
+    from .results.holdings import first, holdings
 
     config = first(file, changes or ())
     console.print(holdings(config, clients=clients))
     if draw is not None:
-        from .report_partition import drawn
+        from .report.partition import drawn
 
         draw.write_text(drawn(config))
         console.print(f"written to {draw}", highlight=False, soft_wrap=True)
@@ -139,8 +139,8 @@ def compare(
     target: Targets = None,
     rounds: Rounds = None,
 ) -> None:
-    """Compare runs: rounds, bytes and seconds to target accuracies, best and final accuracy."""
-    from .comparison import comparison
+    """Compare runs: rounds, bytes and seconds to targets, best and final accuracy or score."""
+    from .results.comparison import comparison
 
     console.print(comparison(directories, targets=target, rounds=rounds))
 
@@ -159,7 +159,7 @@ def report(
     rounds: Rounds = None,
 ) -> None:
     """Write curves, tables and paired comparisons as one HTML file, and as Markdown."""
-    from .report import HTML, MARKDOWN, report as write
+    from .report.report import HTML, MARKDOWN, report as write
 
     where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
     for name in (HTML, MARKDOWN):
@@ -183,8 +183,8 @@ def export(
 
 @app.command(epilog="Example: fedlada best runs/desk-tune")
 def best(directory: Annotated[Path, typer.Argument(help="of a sweep")]) -> None:
-    """Choose each algorithm's best settings by validation accuracy; writes DIR/best.toml."""
-    from .tuning import choose
+    """Choose each algorithm's best settings by validation score; writes DIR/best.toml."""
+    from .results.tuning import choose
 
     console.print(choose(directory))
     console.print(f"written to {directory / 'best.toml'}", highlight=False, soft_wrap=True)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
+from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from ..algorithms import Algorithm, Vectors, algorithm as by_name, require
-from ..client import D, LocalRound, Train, recall, seeded, train_client
-from ..store import DiskStore, Store, Version, choose, needless
-from .records import HEADER, Assignment, Manifest, pack, read_task, reply_record, unpack
+from ..algorithms import Algorithm, algorithm as named_algorithm
+from ..algorithms.registry import outside_names
+from ..client.round import ClientSession, D, Train, client_session
+from ..errors import require
+from .context_store import client_store
+from .records import HEADER, Assignment, read_task, reply_record
 
 __all__ = ["ClientRound", "answer_query", "client_app", "training"]
-
-STATE_DIRECTORY = "state-directory"
-"""The key of a node's config that says where its clients' vectors are kept on disk."""
-
-KEPT = "fedlada.kept."
 
 
 def client_app(
     model: Callable[[], nn.Module], data: Callable[[Context], D], train: Train[D]
 ) -> ClientApp:
-    """A ClientApp that serves every algorithm.
+    """Make a ClientApp that serves every algorithm.
 
     ``model()`` builds the model the server builds, ``data(context)`` gives this node's data
     (``context.node_config["partition-id"]`` says whose), and ``train(model, data, optimizer)``
@@ -38,23 +36,16 @@ def client_app(
     @app.train()
     def reply(message: Message, context: Context) -> Message:
         own = model()
-        client, assignment, manifest = read_task(message.content, own)
-        require(
-            client == client_number(context),
-            f"the task is for client {client}, and data(context) is that of client"
-            f" {client_number(context)}; a node of several clients trains inside training(...)",
-        )
-        result = train_client(
-            agreed(assignment, context),
-            own,
-            assignment.task,
-            client=client,
-            data=data(context),
-            train=train,
-            store=client_store(manifest, context),
-            buffers=assignment.buffers,
-        )
-        return Message(reply_record(result), reply_to=message)
+        with training(message, context, own) as local:
+            require(
+                local.client == client_number(context),
+                f"the task is for client {local.client}, and data(context) is that of client"
+                f" {client_number(context)}; a node of several clients trains inside training(...)",
+            )
+            mine = data(context)
+            local.metrics = train(own, mine, local.optimizer())
+            local.examples = len(mine)
+        return local.reply
 
     return app
 
@@ -62,22 +53,22 @@ def client_app(
 class ClientRound:
     """One round of an existing ClientApp: its optimizer, and the reply when training is done."""
 
-    def __init__(self, local: LocalRound, client: int) -> None:
-        self._local = local
-        self.client = client
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+        self.client = session.client
         """Whose data to train on: the node's partition id, unless nodes have several clients."""
-        self.optimizer = local.optimizer
-        self.lr = local.lr
+        self.optimizer = session.optimizer
+        self.lr = session.lr
         self.examples = 1
         """How many examples were trained on; it weights the reply if the server weights."""
-        self.metrics: Mapping[str, float] = {}
+        self.metrics = session.metrics
         self.reply: Message
         """The message to return, once the block has ended."""
 
 
 @contextmanager
 def training(message: Message, context: Context, model: nn.Module) -> Iterator[ClientRound]:
-    """Around the training in an ``@app.train()`` function.
+    """Surround the training in an ``@app.train()`` function.
 
     >>> with training(message, context, model) as local:
     ...     train(model, loader, local.optimizer())
@@ -85,17 +76,18 @@ def training(message: Message, context: Context, model: nn.Module) -> Iterator[C
     """
     client, assignment, manifest = read_task(message.content, model)
     check_place(client, context)
-    task, buffers = assignment.task, assignment.buffers
-    algorithm, store = agreed(assignment, context), client_store(manifest, context)
-    kept = recall(store, algorithm, task, client=client, buffers=buffers)
-    local = LocalRound(algorithm, model, task, client=client, kept=kept, buffers=buffers)
-    mine = ClientRound(local, client)
-    with seeded(task, client):
+    with client_session(
+        agreed(assignment, context),
+        model,
+        assignment.task,
+        client=client,
+        store=client_store(manifest, context),
+        buffers=assignment.buffers,
+    ) as session:
+        mine = ClientRound(session)
         yield mine
-    reply = local.finish(examples=mine.examples, metrics=mine.metrics)
-    if local.kept:
-        store.stage(client, (task.run, task.round), local.kept)
-    mine.reply = Message(reply_record(reply), reply_to=message)
+        session.examples, session.metrics = mine.examples, mine.metrics
+    mine.reply = Message(reply_record(session.reply, assignment.task), reply_to=message)
 
 
 def answer_query(message: Message, context: Context) -> Message:
@@ -108,7 +100,7 @@ def answer_query(message: Message, context: Context) -> Message:
 
 
 def client_number(context: Context) -> int:
-    """The number of the client on this node: its partition id."""
+    """Return the number of the client on this node: its partition id."""
     require(
         "partition-id" in context.node_config,
         f"this node's config has {', '.join(context.node_config) or 'nothing'} and no"
@@ -118,12 +110,12 @@ def client_number(context: Context) -> int:
 
 
 def node_count(context: Context) -> int:
-    """How many nodes there are, as this one was told; 0 if it was not."""
+    """Return how many nodes there are, as this one was told; 0 if it was not."""
     return int(context.node_config.get("num-partitions", 0))
 
 
 def check_place(client: int, context: Context) -> None:
-    """Of n nodes this one has the client of its own number, and every n-th after it."""
+    """Check that the client is on this node: of n nodes, node i has clients i, i + n, i + 2n..."""
     node, nodes = client_number(context), node_count(context)
     require(
         node == (client % nodes if nodes else client),
@@ -133,57 +125,16 @@ def check_place(client: int, context: Context) -> None:
 
 
 def agreed(assignment: Assignment, context: Context) -> Algorithm:
-    """The algorithm the server named.
+    """Make the algorithm that the server names.
 
     Code of somebody else's is imported only if this node's own run config names it too.
     """
-    name, settings = json.loads(assignment.algorithm)
-    require(
-        not isinstance(name, str) or ":" not in name or context.run_config.get("algorithm") == name,
-        f"the server names the outside algorithm {name!r}, which is not in this run's config;"
-        " set algorithm in the app's config",
-    )
-    return by_name(name, **settings)
-
-
-def client_store(manifest: Manifest, context: Context) -> Store:
-    """Where this node's client keeps its vectors.
-
-    The node says where on disk; in a simulation, whose nodes have no config of their own, the
-    run does.
-    """
-    directory = context.node_config.get(STATE_DIRECTORY) or context.run_config.get(STATE_DIRECTORY)
-    return DiskStore(str(directory)) if directory else ContextStore(context, manifest)
-
-
-class ContextStore:
-    """Client vectors in Flower's ``Context.state``: they last as long as the node's process."""
-
-    def __init__(self, context: Context, manifest: Manifest) -> None:
-        self._state, self._manifest = context.state, manifest
-
-    def load(self, client: int, version: Version | None = None) -> Vectors:
-        found = choose(client, self._versions(client), version)
-        if found is None:
-            return Vectors()
-        kept = self._state[_key(client, found)]
-        assert isinstance(kept, ArrayRecord)
-        return unpack(kept, self._manifest)
-
-    def stage(self, client: int, version: Version, kept: Vectors) -> None:
-        self._state[_key(client, version)] = pack(kept)
-
-    def settle(self, client: int, version: Version, epoch: int) -> None:
-        for old in needless(self._versions(client), version, epoch):
-            del self._state[_key(client, old)]
-
-    def _versions(self, client: int) -> list[Version]:
-        own = f"{KEPT}{client}."
-        names = [
-            key.removeprefix(own).rpartition("-") for key in self._state if key.startswith(own)
-        ]
-        return [(run, int(round)) for run, _, round in names]
-
-
-def _key(client: int, version: Version) -> str:
-    return f"{KEPT}{client}.{version[0]}-{version[1]}"
+    encoded = json.loads(assignment.algorithm)
+    trusted = re.findall(r"[\w.]+:[\w.]+", str(context.run_config.get("algorithm", "")))
+    for path in outside_names(encoded):
+        require(
+            path in trusted,
+            f"the server names the outside code {path!r}, which is not in this run's config; set"
+            " algorithm in the app's config",
+        )
+    return named_algorithm(encoded)

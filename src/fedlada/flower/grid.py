@@ -8,18 +8,23 @@ stuck half-way cannot hold up.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from torch import nn
 
-from ..algorithms import require
-from ..parameters import BufferPolicy
-from ..protocol import Failure, Rejection, Reply, Task
-from .packing import MalformedReply, Manifest
+from ..errors import require
+from ..protocol.codecs import Codecs, MalformedReply
+from ..protocol.federated import BufferPolicy, clients_keep
+from ..protocol.manifest import Manifest
+from ..protocol.messages import Failure, Rejection, Reply, Task
+from ..protocol.wire import send
+from ..server.plan import Plan
 from .pull import POLL, Pull, Unreadable
-from .records import Assignment, pack, read_identity, read_reply, task_record
+from .records import Assignment, arrived, pack, read_identity, read_reply, task_record
 
 __all__ = ["GridEngine"]
 
@@ -49,7 +54,7 @@ class GridEngine:
     ) -> None:
         """Find the nodes: at least ``nodes`` of them within ``wait`` seconds.
 
-        ``algorithm`` is its name and settings, as JSON, for the clients; ``keeps`` says whether
+        ``algorithm`` is its spec, as JSON, for the clients; ``keeps`` says whether
         they keep vectors between rounds.  Each node is one client, unless there are more
         ``clients``: then node i of n has clients i, i + n, i + 2n and so on.
         """
@@ -65,32 +70,59 @@ class GridEngine:
         self.clients, self.keeps = clients or 0, keeps
         self._find(nodes, wait)
 
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        grid: Grid,
+        model: nn.Module,
+        *,
+        nodes: int,
+        wait: float,
+        deadline: float | None = None,
+        clients: int | None = None,
+    ) -> GridEngine:
+        """Make the engine of a plan and a model."""
+        return cls(
+            grid,
+            Manifest.of(model, plan.buffers),
+            algorithm=json.dumps(plan.algorithm.spec()),
+            keeps=clients_keep(plan.algorithm, plan.buffers),
+            buffers=plan.buffers,
+            deadline=deadline,
+            wait=wait,
+            nodes=nodes,
+            clients=clients,
+        )
+
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and give replies as they are pulled."""
         began = time.monotonic()
         if any(self._node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
-        vectors = pack(task.vectors)
+        parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
+        vectors = pack(parcel)
         assignment = Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
         messages, clients = [], []
         for client in cohort:
             node = self._node(client)
             if node is None:
-                yield Failure(client=client, reason="not connected")
+                yield Failure(client=client, reason="not connected", reached=False)
                 continue
             record = task_record(assignment, vectors, self._manifest, client=client)
             messages.append(self._message(record, node, MessageType.TRAIN, task.round))
             clients.append(client)
         pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
-        del messages, vectors, assignment
+        codecs = task.codecs
+        del messages, vectors, assignment, parcel
         pending = {message_id: client for message_id, client in pushed if message_id}
         for message_id, client in pushed:
             if not message_id:
-                yield Failure(client=client, reason="not sent")
+                yield Failure(client=client, reason="not sent", reached=False)
         end = None if self._deadline is None else began + self._deadline
         with Pull(self._grid, list(pending), end) as replies:
             for message_id, message in replies:
-                yield self._read(message, pending.pop(message_id))
+                yield self._read(message, pending.pop(message_id), codecs)
                 del message
         for client in pending.values():
             yield Failure(client=client, reason="deadline")
@@ -98,17 +130,18 @@ class GridEngine:
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Nothing to do: each client is told with its next task."""
 
-    def _read(self, message: Message | Unreadable, client: int) -> Reply | Failure:
+    def _read(self, message: Message | Unreadable, client: int, codecs: Codecs) -> Reply | Failure:
         if isinstance(message, Unreadable):
             return Rejection(client=client, reason="cannot be read")
         if message.has_error():
             return Failure(client=client, reason=f"Flower error {message.error.code}")
         try:
-            reply = read_reply(message.content, self._manifest)
+            reply = read_reply(message.content, self._manifest, codecs)
         except MalformedReply as error:
-            return Rejection(client=client, reason=str(error))
+            return Rejection(client=client, reason=str(error), nbytes=arrived(message.content))
         if reply.client != client:
-            return Rejection(client=client, reason="reply for another client")
+            nbytes = arrived(message.content)
+            return Rejection(client=client, reason="reply for another client", nbytes=nbytes)
         return reply
 
     def _find(self, nodes: int, wait: float) -> None:

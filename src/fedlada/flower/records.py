@@ -23,15 +23,18 @@ from flwr.app import (
 from torch import nn
 
 from ..algorithms import Vectors
-from ..parameters import BufferPolicy
-from ..protocol import Reply, Task
-from ..store import NEVER
-from .packing import MalformedReply, Manifest, packed
+from ..client.store import NEVER
+from ..errors import FedladaError
+from ..protocol.codecs import Codecs, MalformedReply, Way
+from ..protocol.federated import BufferPolicy
+from ..protocol.manifest import Manifest
+from ..protocol.messages import Reply, Task, reply_parcel
+from ..protocol.wire import Parcel, receive, send
+from .packing import opened, packed
 
 __all__ = [
     "Assignment",
-    "MalformedReply",
-    "Manifest",
+    "arrived",
     "read_identity",
     "read_reply",
     "read_task",
@@ -47,10 +50,10 @@ WIRE = range(-(2**63), 2**64)
 """The integers that Flower can carry."""
 
 TASK = {
-    *("client", "round", "seed", "lr", "nonce", "run", "last", "epoch"),
-    *("algorithm", "buffers", "manifest"),
+    *("client", "round", "seed", "lr", "nonce", "run", "last_accepted", "resumable_from"),
+    *("algorithm", "buffers", "codec", "manifest"),
 }
-REPLY = {"client", "round", "examples", "steps", "lr_steps", "nonce", "seconds"}
+REPLY = {"client", "round", "examples", "steps", "lr_sum", "nonce", "seconds"}
 IDENTITY = {"client", "clients"}
 """The keys of each kind of header."""
 
@@ -61,28 +64,33 @@ class Assignment:
 
     task: Task
     algorithm: str
-    """The algorithm's name and settings, as JSON."""
+    """The algorithm's spec, as JSON."""
     buffers: BufferPolicy
 
 
-def pack(vectors: Vectors) -> ArrayRecord:
-    """Each vector as one array of bytes."""
-    return ArrayRecord({name: packed(vector) for name, vector in vectors.items()})
+def pack(parcel: Parcel) -> ArrayRecord:
+    """Return each vector as one array of bytes."""
+    return ArrayRecord({name: packed(parcel.payload(name)) for name in parcel.vectors})
 
 
-def unpack(record: ArrayRecord, manifest: Manifest, *, copy: bool = True) -> Vectors:
-    """The vectors of a record; see :meth:`Manifest.unpack`."""
+def unpack(
+    record: ArrayRecord, manifest: Manifest, codecs: Codecs, way: Way, *, copy: bool = True
+) -> tuple[Vectors, int]:
+    """Return the vectors of a record, and how many bytes they took."""
     if len(record) > MOST_VECTORS or any(len(name) > LONGEST_NAME for name in record):
         raise MalformedReply("too many vectors or too long a name")
-    return Vectors(
-        (name, manifest.unpack(name, array, copy=copy)) for name, array in record.items()
+    payloads = {name: opened(array, copy=copy) for name, array in record.items()}
+    vectors = Vectors(
+        (name, receive(name, payload, manifest.layout(name), codecs, way))
+        for name, payload in payloads.items()
     )
+    return vectors, sum(payload.numel() for payload in payloads.values())
 
 
 def task_record(
     assignment: Assignment, vectors: ArrayRecord, manifest: Manifest, *, client: int
 ) -> RecordDict:
-    """What the server sends to a client; ``vectors`` is packed once for the whole cohort."""
+    """Return what the server sends to a client; ``vectors`` is packed once for the whole cohort."""
     task = assignment.task
     header: dict[str, ConfigRecordValues] = {
         "client": client,
@@ -91,21 +99,22 @@ def task_record(
         "lr": task.lr,
         "nonce": task.nonce,
         "run": task.run,
-        "last": task.last.get(client, NEVER),
-        "epoch": task.epoch,
+        "last_accepted": task.last_accepted.get(client, NEVER),
+        "resumable_from": task.resumable_from,
         "algorithm": assignment.algorithm,
         "buffers": assignment.buffers,
+        "codec": str(task.codecs),
         "manifest": manifest.text(),
     }
     return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
 def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
-    """For which client a task is, and the task, checked against the client's own model."""
+    """Return for which client a task is, and the task, checked against the client's own model."""
     try:
         return _read_task(content, model)
     except MalformedReply as wrong:
-        raise ValueError(
+        raise FedladaError(
             f"the server's task is not one ({wrong}); both must run the same fedlada"
         ) from wrong
 
@@ -115,64 +124,76 @@ def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, 
     buffers = cast(BufferPolicy, header.text("buffers"))  # the manifest checks that it is one
     manifest = Manifest.of(model, buffers)
     manifest.check(header.text("manifest", most=2**30))
-    vectors, client = content[VECTORS], header.integer("client")
-    if not isinstance(vectors, ArrayRecord):
+    packed_vectors, client = content[VECTORS], header.integer("client")
+    if not isinstance(packed_vectors, ArrayRecord):
         raise MalformedReply("wrong records")
+    codecs = Codecs.read(header.text("codec", most=2**12))
+    vectors, _ = unpack(packed_vectors, manifest, codecs, "down")
     task = Task(
         round=header.integer("round"),
         seed=header.integer("seed"),
         lr=header.number("lr"),
-        vectors=unpack(vectors, manifest),
+        vectors=vectors,
+        codecs=codecs,
         nonce=header.text("nonce"),
         run=header.text("run"),
-        last={client: header.integer("last")},
-        epoch=header.integer("epoch"),
+        last_accepted={client: header.integer("last_accepted")},
+        resumable_from=header.integer("resumable_from"),
     )
     algorithm = header.text("algorithm", most=2**20)
     return client, Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
 
 
-def reply_record(reply: Reply) -> RecordDict:
-    """What a client sends back."""
+def reply_record(reply: Reply, task: Task | None = None) -> RecordDict:
+    """Return what a client sends back, coded as its task says."""
+    parcel = reply_parcel(reply, task) if task else send(reply.vectors, Codecs(), "up", seed=0)
     header: dict[str, ConfigRecordValues] = {
         "client": reply.client,
         "round": reply.round,
         "examples": reply.examples,
         "steps": reply.steps,
-        "lr_steps": reply.lr_steps,
+        "lr_sum": reply.lr_sum,
         "nonce": reply.nonce,
         "seconds": reply.seconds,
     }
     metrics: dict[str, MetricRecordValues] = {k: float(v) for k, v in reply.metrics.items()}
     return RecordDict(
         {
-            VECTORS: pack(reply.vectors),
+            VECTORS: pack(parcel),
             HEADER: ConfigRecord(header),
             METRICS: MetricRecord(metrics),
         }
     )
 
 
-def read_reply(content: RecordDict, manifest: Manifest) -> Reply:
-    """What the server received; its vectors share the content's memory, and are only to be read.
+def read_reply(content: RecordDict, manifest: Manifest, codecs: Codecs | None = None) -> Reply:
+    """Read what the server received; its vectors share memory with it, and are only to be read.
 
     Raises nothing but :class:`MalformedReply`, and allocates no more than the manifest's bytes.
     """
     header = _Header(content, {VECTORS, HEADER, METRICS}, REPLY)
-    vectors, metrics = content[VECTORS], content[METRICS]
-    if not (isinstance(vectors, ArrayRecord) and isinstance(metrics, MetricRecord)):
+    arrays, metrics = content[VECTORS], content[METRICS]
+    if not (isinstance(arrays, ArrayRecord) and isinstance(metrics, MetricRecord)):
         raise MalformedReply("wrong records")
+    vectors, received = unpack(arrays, manifest, codecs or Codecs(), "up", copy=False)
     return Reply(
         client=header.integer("client"),
         round=header.integer("round"),
         examples=header.integer("examples"),
         steps=header.integer("steps"),
-        lr_steps=header.number("lr_steps"),
+        lr_sum=header.number("lr_sum"),
         nonce=header.text("nonce"),
         seconds=header.number("seconds"),
         metrics=_metrics(metrics),
-        vectors=unpack(vectors, manifest, copy=False),
+        vectors=vectors,
+        received=received,
     )
+
+
+def arrived(content: RecordDict) -> int:
+    """Count the bytes of arrays in a content, whatever it is."""
+    arrays = [a for record in content.array_records.values() for a in record.values()]
+    return sum(len(array.data) for array in arrays if isinstance(array.data, bytes))
 
 
 def read_identity(content: RecordDict) -> tuple[int, int]:

@@ -1,6 +1,23 @@
-"""The networks of the paper's experiments; they need torch alone."""
+"""The networks, one file each; they need torch alone.
 
-from fedlada.models.lenet import ACTIVATIONS, SMU, LeNet
-from fedlada.models.resnet import STEMS, ResNet18
+Each file holds a function ``make(data, **options)`` that makes the network for a training set.
+Its keyword-only parameters are the options of ``[model]`` in an experiment's file, with their
+types and defaults.  One line in :data:`MODELS` gives it its name there.
+"""
 
-__all__ = ["ACTIVATIONS", "SMU", "STEMS", "LeNet", "ResNet18"]
+from collections.abc import Callable
+
+from torch import nn
+
+from . import lenet, mlp, resnet
+from .lenet import ACTIVATIONS, SMU, LeNet
+from .resnet import STEMS, ResNet18
+from .shapes import Shaped
+
+__all__ = ["ACTIVATIONS", "MODELS", "SMU", "STEMS", "LeNet", "ResNet18", "Shaped"]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "lenet": lenet.make,
+    "resnet18": resnet.make,
+    "mlp": mlp.make,
+}

@@ -7,10 +7,22 @@ The appendix replaces ReLU by smooth functions, because its theory assumes smoot
     SMU(x)  = (x + x erf(mu x)) / 2
 """
 
+from __future__ import annotations
+
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
+from .shapes import Shaped, image_shape
+
 ACTIVATIONS = ("relu", "gelu", "smu")
+
+
+def make(data: Shaped, *, activation: Literal["relu", "gelu", "smu"] = "relu") -> LeNet:
+    """Make one for such images."""
+    channels, size = image_shape(data, "lenet")
+    return LeNet(data.outputs, channels=channels, size=size, activation=activation)
 
 
 class SMU(nn.Module):

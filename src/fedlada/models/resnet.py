@@ -8,10 +8,26 @@ Modules are named as in torchvision, ``bn1`` included although it is a GroupNorm
 parameters can be matched by name with torchvision's and with the simulator's checkpoints.
 """
 
+from __future__ import annotations
+
+from typing import Literal
+
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..errors import require
+from .shapes import Shaped, image_shape
+
 STEMS = ("imagenet", "cifar")
+
+
+def make(
+    data: Shaped, *, stem: Literal["imagenet", "cifar"] = "imagenet", groups: int = 2
+) -> ResNet18:
+    """Make one for such images, which must have three channels."""
+    channels, _ = image_shape(data, "resnet18")
+    require(channels == 3, f"resnet18 takes images of 3 channels, not {channels}; choose another.")
+    return ResNet18(data.outputs, stem=stem, groups=groups)
 
 
 class Conv3x3(nn.Conv2d):

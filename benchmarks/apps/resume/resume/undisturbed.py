@@ -9,15 +9,15 @@ import torch
 from fedlada import (
     Checkpoints,
     DiskStore,
-    FixedSize,
     InProcess,
     MemoryStore,
+    Plan,
     ServerState,
     algorithm,
     federate,
 )
 from fedlada.algorithms import Vector
-from fedlada.sampling import seed_of
+from fedlada.protocol.seeds import seed_of
 from resume.server import name_of
 from resume.task import client_data, model, train
 
@@ -38,13 +38,9 @@ def undisturbed(name: str, *, clients: int, cohort: int, rounds: int, seed: int 
     state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
     data = [client_data(client) for client in range(clients)]
     for _ in federate(
-        chosen,
+        Plan.of(algorithm=chosen, rounds=rounds, sampling=cohort, seed=seed),
         InProcess(chosen, own, data, train, store=store),
         state,
-        rounds=rounds,
-        sampling=FixedSize(cohort),
-        seed=seed,
-        lr_decay=0.998,
     ):
         names.append(name_of(state.vectors.x))
     return Undisturbed(state, store, names)
@@ -57,7 +53,7 @@ def differences(checkpoints: Path, clients: Path, expected: Undisturbed) -> Iter
         yield f"there is no checkpoint in {checkpoints}"
         return
     state, other = found.state, expected.state
-    for key in ("round", "updates", "last", "history"):
+    for key in ("round", "updates", "last_accepted", "history"):
         if getattr(state, key) != getattr(other, key):
             yield f"{key} is {getattr(state, key)} and should be {getattr(other, key)}"
     for name in sorted(state.vectors.keys() | other.vectors.keys()):
@@ -68,7 +64,7 @@ def differences(checkpoints: Path, clients: Path, expected: Undisturbed) -> Iter
         ):
             yield f"the server's {name} differs"
     store = DiskStore(clients)
-    for client, round in other.last.items():
+    for client, round in other.last_accepted.items():
         kept = store.load(client, (state.run, round))
         should = expected.store.load(client, (other.run, round))
         if kept.keys() != should.keys() or not all(kept[n].equal(should[n]) for n in should):

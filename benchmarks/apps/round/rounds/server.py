@@ -8,10 +8,9 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedlada import FixedSize, ServerState, federate
+from fedlada import Plan, ServerState, federate
 from fedlada.algorithms import Vector, algorithm
 from fedlada.flower.grid import GridEngine
-from fedlada.flower.records import Manifest
 from rounds.task import model
 
 OURS = ("fedavg", "fedlada")
@@ -41,16 +40,10 @@ def main(grid: Grid, context: Context) -> None:
 def ours(grid: Grid, name: str, nodes: int) -> Play:
     """Rounds of one federation; its nodes are found before the first is timed."""
     chosen, own = algorithm(name), model()
-    engine = GridEngine(
-        grid,
-        Manifest.of(own, "refuse"),
-        algorithm=json.dumps([name, {}]),
-        keeps=bool(chosen.kept),
-        nodes=nodes,
-        wait=120,
-    )
+    plan = Plan.of(algorithm=name, rounds=10**6, sampling=nodes)
+    engine = GridEngine.of(plan, grid, own, nodes=nodes, wait=120)
     state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
-    rounds = federate(chosen, engine, state, rounds=10**6, sampling=FixedSize(nodes))
+    rounds = federate(plan, engine, state)
 
     def play() -> dict[str, float]:
         record = next(rounds)

@@ -1,0 +1,150 @@
+"""What a model is trained for and judged by: a loss, metrics, and the one that counts most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from ..errors import require
+
+__all__ = ["CLASSIFICATION", "OBJECTIVES", "REGRESSION", "Metric", "Objective", "objective_of"]
+
+PADDING = -100  # the label that cross_entropy leaves out
+
+
+def quotient(total: Tensor, count: Tensor) -> float:
+    """Divide the first total by the second."""
+    return float(total) / float(count)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that is exact over a whole set, made of sums over its batches.
+
+    Args:
+        sums: maps the outputs and labels of a batch to tensors, which are added up over batches
+            in double precision.
+        value: maps these totals to the number; by default it divides the first by the second.
+        title: what tables and figures call it; by default its name in the objective.
+    """
+
+    sums: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    value: Callable[..., float] = quotient
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A training loss, the metrics of an evaluation, and the metric that reports compare.
+
+    Args:
+        name: what the objective is called.
+        loss: maps outputs and labels of a batch to the mean loss, which training minimises.
+        metrics: what an evaluation reports, by name.
+        score: the name of the metric by which models are compared. It must be higher where the
+            model is better, and 1 where it is perfect, since tables show it in percent.
+    """
+
+    name: str
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metrics: Mapping[str, Metric]
+    score: str
+
+    def __post_init__(self) -> None:
+        require(
+            self.score in self.metrics,
+            f"score is {self.score!r}, which is none of the metrics"
+            f" {', '.join(self.metrics) or '(there are none)'}; name one of them",
+        )
+
+    @property
+    def title(self) -> str:
+        """What tables and figures call the score."""
+        return self.title_of(self.score)
+
+    def title_of(self, metric: str) -> str:
+        """What tables and figures call a metric."""
+        return self.metrics[metric].title or metric
+
+
+def objective_of(labels: Tensor) -> Objective:
+    """Infer the objective: floating-point labels ask for a regression, others name classes."""
+    return REGRESSION if labels.is_floating_point() else CLASSIFICATION
+
+
+def entropy_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Sum the cross-entropy of a batch, and count its labels."""
+    require(
+        outputs.dim() > 1,
+        f"outputs have shape {tuple(outputs.shape)}, one number per example; a classification"
+        " needs one per class, and a regression needs floating-point labels",
+    )
+    return cross_entropy(outputs, labels, reduction="sum"), _count(labels)
+
+
+def correct_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Count the labels whose class has the largest output, and all labels."""
+    classes = labels.argmax(1) if labels.is_floating_point() else labels
+    return (outputs.argmax(1) == classes).sum(), _count(labels)
+
+
+def mean_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Average the squared errors of a batch over all numbers in its labels."""
+    return mse_loss(*_paired(outputs, labels))
+
+
+def squared_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Sum the squared errors of a batch, and count the numbers in its labels."""
+    predicted, wanted = _paired(outputs, labels)
+    return (predicted - wanted).double().square().sum(), torch.tensor(labels.numel())
+
+
+def r2_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Sum the squared errors of a batch, its labels, their squares, and count the examples."""
+    error, _ = squared_sums(outputs, labels)
+    wanted = labels.double()
+    return error, wanted.sum(0), wanted.square().sum(0), torch.tensor(len(labels))
+
+
+def r2(error: Tensor, total: Tensor, squares: Tensor, count: Tensor) -> float:
+    """Return the share of the labels' variance that the outputs explain, NaN if there is none."""
+    variance = float((squares - total.square() / count).sum())
+    return 1 - float(error) / variance if variance > 0 else float("nan")
+
+
+CLASSIFICATION = Objective(
+    name="classification",
+    loss=cross_entropy,
+    metrics={"loss": Metric(entropy_sums), "accuracy": Metric(correct_sums)},
+    score="accuracy",
+)
+REGRESSION = Objective(
+    name="regression",
+    loss=mean_squared_error,
+    metrics={
+        "mse": Metric(squared_sums, title="mean squared error"),
+        "r2": Metric(r2_sums, r2, title="R²"),
+    },
+    score="r2",
+)
+OBJECTIVES = {"classification": CLASSIFICATION, "regression": REGRESSION}
+
+
+def _count(labels: Tensor) -> Tensor:
+    if labels.is_floating_point():  # the probability of each class
+        return torch.tensor(len(labels))
+    return (labels != PADDING).sum()
+
+
+def _paired(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Give outputs the shape of the labels: [N, 1] and [N] would be broadcast to [N, N]."""
+    require(
+        outputs.numel() == labels.numel(),
+        f"outputs have shape {tuple(outputs.shape)} and labels {tuple(labels.shape)}; a regression"
+        " needs one output for every number in a label",
+    )
+    return outputs.reshape(labels.shape), labels.to(outputs.dtype)

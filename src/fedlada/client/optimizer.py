@@ -1,0 +1,149 @@
+"""The client's optimizer: a real ``torch.optim.Optimizer`` whose step is a part's step."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from ..algorithms import LocalRule, Part, Vector, Vectors, rebuild
+from ..errors import require
+
+__all__ = ["FederatedOptimizer"]
+
+# Torch wraps these two so that torch.compile leaves them alone, which imports its compiler: more
+# than a CPU second in every process, and on Flower every client of every round is a new one.
+_add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+_zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class FederatedOptimizer(torch.optim.Optimizer):
+    """Runs a part's step on a model's parameters, for one client and one round.
+
+    To a training loop it is any optimizer: schedulers, ``clip_grad_norm_``, autocast, gradient
+    accumulation and parameter groups work.  A group may have its own ``lr`` and
+    ``weight_decay``; its rate counts as a multiple of the round's.  A scheduler must scale all
+    groups alike.  A parameter without a gradient counts as one whose gradient is zero.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        *,
+        part: Part,
+        c: Vectors,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+    ) -> None:
+        local = list(part.chain())[-1]
+        assert isinstance(local, LocalRule)
+        super().__init__(params, {"lr": lr, "weight_decay": local.weight_decay})
+        self._part = part
+        self._variants: dict[tuple[float, float], Part] = {}
+        self._rates: list[float] = []
+        self._scales = [float(group["lr"]) / lr for group in self.param_groups]
+        self._blocks = self._split(c, list(parameters))
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return len(self._rates)
+
+    @property
+    def lr_sum(self) -> float:
+        """The sum of the round's learning rate over the steps taken."""
+        return math.fsum(self._rates)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; only while the optimizer is made."""
+        require(
+            not hasattr(self, "_blocks"),
+            "a federated optimizer takes its groups when it is made: what a round federates is"
+            " agreed with the server; freeze or unfreeze parameters before the run",
+        )
+        _add_param_group(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters."""
+        _zero_grad(self, set_to_none)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step of the part."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        rate = self._rate()
+        with torch.no_grad():
+            for index, parameters, c in self._blocks:
+                g = Vector(_gradient(p) for p in parameters)
+                self._variant(index).step(c, g, rate)
+        self._rates.append(rate)
+        return loss
+
+    def _rate(self) -> float:
+        """The round's rate as scheduled now; all groups must agree on it."""
+        rates = [
+            float(group["lr"]) / scale
+            for group, scale in zip(self.param_groups, self._scales, strict=True)
+        ]
+        if not all(math.isclose(rate, rates[0], rel_tol=1e-6) for rate in rates):
+            raise ValueError(
+                f"the groups' rates, over those they began with, are {rates}; a scheduler inside"
+                " a round must scale all groups alike, since the server measures the round's"
+                " direction with one rate"
+            )
+        return rates[0]
+
+    def _variant(self, index: int) -> Part:
+        """The part with the weight decay and rate of a group."""
+        key = (self.param_groups[index]["weight_decay"], self._scales[index])
+        if key not in self._variants:
+            own = {"weight_decay": key[0], "lr_scale": key[1]}
+            self._variants[key] = rebuild(
+                self._part, lambda part: dict(own) if isinstance(part, LocalRule) else {}
+            )
+        return self._variants[key]
+
+    def _split(
+        self, c: Vectors, federated: list[nn.Parameter]
+    ) -> list[tuple[int, list[nn.Parameter], Vectors]]:
+        """Tensors that one kernel call may take together: one group, device and dtype."""
+        where = {
+            id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]
+        }
+        missing = sum(id(p) not in where for p in federated)
+        require(
+            missing == 0,
+            f"{missing} of the model's {len(federated)} trainable parameters are in no group;"
+            " every trainable parameter is federated: add them, or freeze them with"
+            " requires_grad_(False)",
+        )
+        blocks: dict[tuple[int, torch.device, torch.dtype], list[int]] = {}
+        for position, p in enumerate(federated):
+            blocks.setdefault((where[id(p)], p.device, p.dtype), []).append(position)
+        return [
+            (index, [federated[i] for i in positions], c.take(positions))
+            for (index, _, _), positions in blocks.items()
+        ]
+
+
+def _gradient(p: nn.Parameter) -> Tensor:
+    g = p.grad
+    if g is None:
+        return torch.zeros_like(p)
+    if g.is_sparse:
+        raise ValueError(
+            "a gradient is sparse; federated vectors are dense: use nn.Embedding(sparse=False)"
+        )
+    # The fused kernels walk memory, not indices: both must be laid out alike.
+    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)

@@ -1,0 +1,212 @@
+"""A client's side of one round, the same under every engine and around any training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.optim.optimizer import ParamsT
+
+from ..algorithms import Algorithm, Round, Vectors
+from ..errors import require
+from ..protocol.federated import (
+    BUFFERS,
+    BufferPolicy,
+    clients_keep,
+    federated_buffers,
+    federated_parameters,
+)
+from ..protocol.messages import Reply, Task
+from ..protocol.seeds import seed_of
+from .optimizer import FederatedOptimizer
+from .store import NEVER, Store
+
+__all__ = ["ClientSession", "LocalRound", "Train", "client_session", "train_client"]
+
+D = TypeVar("D", bound=Sized)
+
+Train = Callable[[nn.Module, D, FederatedOptimizer], Mapping[str, float] | None]
+"""A training loop: ``train(model, data, optimizer)``; the metrics it returns are averaged."""
+
+
+class LocalRound:
+    """Sets the model to x, hands out the optimizer, and turns what it did into a reply.
+
+    After :meth:`finish`, :attr:`client_state` is what the client keeps if its reply is accepted.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        task: Task,
+        *,
+        client: int,
+        client_state: Vectors | None = None,
+        buffers: BufferPolicy = "refuse",
+    ) -> None:
+        self.client_state = client_state or Vectors()
+        self.lr = task.lr
+        self._began = time.perf_counter()
+        self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
+        self._parameters = list(federated_parameters(model).values())
+        self._buffers = federated_buffers(model, buffers)
+        self._optimizer: FederatedOptimizer | None = None
+        # An engine may evaluate the same model between rounds, which leaves it in eval mode.
+        model.train()
+        with torch.no_grad():
+            self._c = self._begin()
+
+    def _begin(self) -> Vectors:
+        received = self._task.vectors
+        c = Vectors()
+        c.y = type(received.x)(p.detach() for p in self._parameters)
+        for name in self._algorithm.down:
+            c[name] = getattr(received, name).to(c.y)
+        for name in self._algorithm.client_state:
+            kept = self.client_state.get(name)
+            c[name] = c.y.zeros_like() if kept is None else kept.to(c.y)
+        c.y.copy_(c.x)
+        source = received if self._policy == "average" else self.client_state
+        if BUFFERS in source:
+            self._buffers.copy_(source.buffers)
+        self._algorithm.part.begin(c)
+        return c
+
+    def optimizer(self, params: ParamsT | None = None) -> FederatedOptimizer:
+        """Make the round's one optimizer; ``params`` may be groups as torch takes them."""
+        require(
+            self._optimizer is None,
+            f"client {self._client} asked for a second optimizer in round {self._task.round}; the"
+            " steps of the first would not be counted: make one, and use it for the whole round",
+        )
+        self._optimizer = FederatedOptimizer(
+            self._parameters if params is None else params,
+            part=self._algorithm.part,
+            c=self._c,
+            parameters=self._parameters,
+            lr=self._task.lr,
+        )
+        return self._optimizer
+
+    def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
+        """Return the reply, after training."""
+        optimizer = self._optimizer
+        require(
+            optimizer is not None and optimizer.lr_sum > 0,
+            f"client {self._client} took no optimizer step in round {self._task.round}; its"
+            " training must call step() of the optimizer it was given, with a positive lr",
+        )
+        assert optimizer is not None
+        algorithm, c = self._algorithm, self._c
+        with torch.no_grad():
+            c.delta = c.x - c.y
+            algorithm.part.end(c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum))
+            reply = c.only(algorithm.up)
+            self.client_state = c.only(algorithm.client_state)
+            if self._policy == "average":
+                reply.buffers = self._buffers.clone()
+            elif self._policy == "local":
+                self.client_state.buffers = self._buffers.clone()
+        return Reply(
+            client=self._client,
+            round=self._task.round,
+            vectors=reply,
+            examples=examples,
+            steps=optimizer.steps,
+            lr_sum=optimizer.lr_sum,
+            nonce=self._task.nonce,
+            seconds=time.perf_counter() - self._began,
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
+        )
+
+
+class ClientSession:
+    """A client's whole part in a round, as the training inside it sees it."""
+
+    def __init__(self, local: LocalRound, client: int) -> None:
+        self._local = local
+        self.client = client
+        """Whose data to train on."""
+        self.optimizer = local.optimizer
+        self.lr = local.lr
+        self.examples = 1
+        """How many examples were trained on; it weights the reply if the server weights."""
+        self.metrics: Mapping[str, float] | None = None
+        self.reply: Reply
+        """The reply, once the session has ended."""
+
+
+@contextmanager
+def client_session(
+    algorithm: Algorithm,
+    model: nn.Module,
+    task: Task,
+    *,
+    client: int,
+    store: Store,
+    buffers: BufferPolicy = "refuse",
+) -> Iterator[ClientSession]:
+    """Load what the client keeps, train inside, then make the reply and stage what it will keep.
+
+    This is the one client session: in process, in a ready ClientApp and in an app of your own.
+    """
+    keeps = clients_keep(algorithm, buffers)
+    local = LocalRound(
+        algorithm,
+        model,
+        task,
+        client=client,
+        client_state=_recall(store, task, client) if keeps else None,
+        buffers=buffers,
+    )
+    session = ClientSession(local, client)
+    with _seeded(task, client):
+        yield session
+    session.reply = local.finish(examples=session.examples, metrics=session.metrics)
+    if local.client_state:
+        store.stage(client, (task.run, task.round), local.client_state)
+
+
+def train_client(
+    algorithm: Algorithm,
+    model: nn.Module,
+    task: Task,
+    *,
+    client: int,
+    data: D,
+    train: Train[D],
+    store: Store,
+    buffers: BufferPolicy = "refuse",
+) -> Reply:
+    """Run a session around ``train(model, data, optimizer)``."""
+    with client_session(
+        algorithm, model, task, client=client, store=store, buffers=buffers
+    ) as session:
+        session.metrics = train(model, data, session.optimizer())
+        session.examples = len(data)
+    return session.reply
+
+
+def _recall(store: Store, task: Task, client: int) -> Vectors:
+    """Load what the client kept when its reply was last accepted."""
+    version = (task.run, task.last_accepted.get(client, NEVER))
+    store.settle(client, version, task.resumable_from)
+    return store.load(client, version)
+
+
+@contextmanager
+def _seeded(task: Task, client: int) -> Iterator[None]:
+    """Let torch's random numbers follow from (seed, round, client) inside; outside they go on."""
+    seed = seed_of(task.seed, "client", task.round, client)
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices):
+        # torch.manual_seed would also queue work, with a stack trace, for a CUDA that is not there.
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield

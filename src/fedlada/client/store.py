@@ -1,0 +1,160 @@
+"""Where the vectors live that a client keeps between rounds (SCAFFOLD's c_i, FedDyn's h_i).
+
+What a client computes in a round is *staged* under that round's number.  With its next task the
+server names the round of its last accepted reply, and that version is the one to go on from: so
+the server's c and the clients' c_i can never drift apart over a lost reply.  Older versions stay
+as long as a checkpoint may still ask for them, so a resumed run finds every client as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..algorithms import Vector, Vectors
+from ..atomic import write
+from ..errors import FedladaError
+
+__all__ = [
+    "NEVER",
+    "DiskStore",
+    "LostState",
+    "MemoryStore",
+    "Store",
+    "Version",
+    "choose",
+    "needless",
+]
+
+NEVER = -1
+"""The last accepted round of a client that never took part."""
+
+FORGET = 30 * 24 * 3600.0
+"""Seconds after which what a client kept on disk in another run is forgotten."""
+
+Version = tuple[str, int]
+"""The run and the round in which a client's vectors were computed."""
+
+
+class LostState(FedladaError):
+    """A client no longer has the vectors the server believes it keeps."""
+
+
+class Store(Protocol):
+    """Client vectors by client number; nothing is held for a client that never took part."""
+
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        """What the client kept in that round of that run; nothing at all in round ``NEVER``.
+
+        Without a version, the newest there is.
+        """
+        ...
+
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        """Remember what the client will keep if its reply of this round is accepted."""
+        ...
+
+    def settle(self, client: int, version: Version, resumable_from: int) -> None:
+        """This was its last accepted reply, and the run can start again from ``resumable_from`` on.
+
+        All that no task will ask for is forgotten.
+        """
+        ...
+
+
+def needless(versions: Collection[Version], last: Version, resumable_from: int) -> list[Version]:
+    """The versions of this run that nobody will ask for; other runs may yet be resumed.
+
+    Later ones were not accepted, or belong to a future that was lost.  Of the earlier ones a
+    run that starts again from round ``resumable_from`` asks for the newest before it, and one
+    that starts from a later checkpoint for one since then.
+    """
+    run, round = last
+    own = [r for name, r in versions if name == run]
+    before = [r for r in own if r < resumable_from and r <= round]
+    needed = {r for r in own if resumable_from <= r <= round} | {max(before, default=NEVER)}
+    return [(run, r) for r in own if r not in needed]
+
+
+class MemoryStore:
+    """Client vectors in memory."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, dict[Version, Vectors]] = {}
+
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        held = self._held.get(client, {})
+        found = choose(client, held, version)
+        return held[found] if found is not None else Vectors()
+
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        self._held.setdefault(client, {})[version] = kept
+
+    def settle(self, client: int, version: Version, resumable_from: int) -> None:
+        held = self._held.get(client, {})
+        for old in needless(held, version, resumable_from):
+            del held[old]
+
+
+class DiskStore:
+    """Client vectors as files, a directory for each client that took part."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def load(self, client: int, version: Version | None = None) -> Vectors:
+        found = choose(client, self._versions(client), version)
+        if found is None:
+            return Vectors()
+        vectors = torch.load(self._path(client, found), weights_only=True)
+        return Vectors((name, Vector(tensors)) for name, tensors in vectors.items())
+
+    def stage(self, client: int, version: Version, kept: Vectors) -> None:
+        path = self._path(client, version)
+        path.parent.mkdir(exist_ok=True)
+        content = io.BytesIO()
+        torch.save({name: [t.cpu() for t in vector] for name, vector in kept.items()}, content)
+        write(path, content.getvalue())
+
+    def settle(self, client: int, version: Version, resumable_from: int) -> None:
+        versions = self._versions(client)
+        forgotten = needless(versions, version, resumable_from)
+        forgotten += [v for v in versions if v[0] != version[0] and self._age(client, v) > FORGET]
+        for old in forgotten:
+            self._path(client, old).unlink()
+
+    def _versions(self, client: int) -> list[Version]:
+        names = [path.stem.rpartition("-") for path in self._client(client).glob("*-*.pt")]
+        return [(run, int(round)) for run, _, round in names]
+
+    def _age(self, client: int, version: Version) -> float:
+        return time.time() - self._path(client, version).stat().st_mtime
+
+    def _client(self, client: int) -> Path:
+        return self._directory / str(client)
+
+    def _path(self, client: int, version: Version) -> Path:
+        run, round = version
+        return self._client(client) / f"{run}-{round}.pt"
+
+
+def choose(client: int, versions: Collection[Version], version: Version | None) -> Version | None:
+    """The version to load; None for nothing."""
+    if version is None:
+        return max(versions, key=lambda v: v[1], default=None)
+    if version[1] == NEVER:
+        return None
+    if version not in versions:
+        have = ", ".join(str(r) for run, r in sorted(versions) if run == version[0]) or "none"
+        raise LostState(
+            f"the server accepted client {client}'s reply of round {version[1]} last, and of that"
+            f" run the client has the vectors of rounds: {have}. They were lost or are old; they"
+            " must be kept where they survive a restart"
+        )
+    return version

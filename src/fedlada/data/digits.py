@@ -1,0 +1,42 @@
+"""Handwritten digits of 8x8 pixels, which come with scikit-learn."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import missing_extra
+from .augment import Statistics
+from .images import Images
+from .source import Source, Split
+
+__all__ = ["DIGITS", "load"]
+
+STATISTICS = Statistics(mean=(0.3054,), std=(0.3760,))
+
+
+def load(split: Split) -> Images:
+    """Load the 1,437 training or the 360 test images."""
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
+
+    digits = load_digits()
+    # The library has no split of its own. A fixed random_state draws from numpy's frozen
+    # legacy generator, so the split is the same everywhere and leaves global generators alone.
+    train, test = train_test_split(
+        range(len(digits.target)), test_size=360, stratify=digits.target, random_state=0
+    )
+    rows = torch.tensor(train if split == "train" else test)
+    # Scikit-learn's pixels are 0 to 16.
+    inputs = (torch.from_numpy(digits.images) * 255 / 16).round().to(torch.uint8).unsqueeze(1)
+    return Images(
+        inputs=inputs[rows],
+        labels=torch.from_numpy(digits.target)[rows].long(),
+        classes=tuple(str(name) for name in digits.target_names),
+        statistics=STATISTICS,
+    )
+
+
+DIGITS = Source(load=load, statistics=STATISTICS, too_small_for=("lenet", "resnet18"))

@@ -1,0 +1,1 @@
+"""Where the two halves meet without a network."""

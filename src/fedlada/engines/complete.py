@@ -1,0 +1,48 @@
+"""An engine of which every client must reply, as in process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..errors import FedladaError
+from ..protocol.engine import Engine
+from ..protocol.messages import Failure, Reply, Task
+
+__all__ = ["Complete", "IncompleteRound"]
+
+
+class IncompleteRound(FedladaError):
+    """A client failed where every client must reply."""
+
+
+class Complete:
+    """Ends the run when a client fails: the round would end in other bits than in process.
+
+    The run goes on from the round before when it is started again.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def clients(self) -> int:
+        """How many clients the engine has now."""
+        return self._engine.clients
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its clients keep vectors between rounds."""
+        return self._engine.keeps
+
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Yield the replies of the engine."""
+        for reply in self._engine.exchange(task, cohort):
+            if isinstance(reply, Failure):
+                raise IncompleteRound(
+                    f"client {reply.client} failed in round {task.round + 1}: {reply.reason}."
+                )
+            yield reply
+
+    def commit(self, task: Task, clients: Sequence[int]) -> None:
+        """Pass it on."""
+        self._engine.commit(task, clients)

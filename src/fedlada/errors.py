@@ -1,0 +1,47 @@
+"""One family of errors: each is a sentence with the value, what is allowed and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["ExperimentError", "FedladaError", "MissingExtra", "missing_extra", "nearest", "require"]
+
+
+class FedladaError(ValueError):
+    """Something that the caller can mend; the message says what and how."""
+
+
+class ExperimentError(FedladaError):
+    """Something in an experiment's file, directory or command is wrong."""
+
+
+class MissingExtra(FedladaError, ImportError):
+    """An optional library is not installed; the message says what to install."""
+
+    def __init__(self, sentence: str, *, name: str | None = None) -> None:
+        ImportError.__init__(self, sentence, name=name)
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise :class:`FedladaError` with this sentence unless the condition holds."""
+    if not condition:
+        raise FedladaError(sentence)
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """Complete a sentence about a wrong name: the nearest right name, then all of them."""
+    names = sorted(allowed)
+    close = get_close_matches(word, names, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(names)}"
+
+
+def missing_extra(error: ModuleNotFoundError, need: str, install: str) -> MissingExtra:
+    """Turn the failed import of an optional library into advice.
+
+    ``need`` is what the user asked for and ``install`` what to give to pip.
+    """
+    return MissingExtra(
+        f'{need} needs {error.name}, which is not installed: run pip install "{install}".',
+        name=error.name,
+    )

@@ -1,0 +1,1 @@
+"""An experiment as its file describes it."""

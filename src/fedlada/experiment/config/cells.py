@@ -1,0 +1,91 @@
+"""The runs of a sweep: every combination of the alternatives that its file lists.
+
+In ``[sweep]``, and in each ``[[sweep.cell]]``, a list holds alternatives (a value that is itself
+a list is written as a list within the list)::
+
+    [sweep]
+    federation.seed = [0, 1, 2]
+
+    [[sweep.cell]]
+    algorithm = "fedavg"
+    settings.lr = [0.03, 0.1, 0.3]
+
+    [[sweep.cell]]
+    algorithm = "fedlada"
+    settings = { lr = 0.01, alpha = [0.05, 0.1] }
+
+Every cell is combined with all of ``[sweep]``: (3 + 2) x 3 runs.  Without cells ``[sweep]`` is
+the whole grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ...errors import ExperimentError
+from .experiment import Experiment
+from .keys import flatten
+from .reading import experiment, parse, table
+
+__all__ = ["cells"]
+
+_SEEDS = ("data.seed", "federation.seed")
+
+
+def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
+    """The experiments of a sweep's file by readable name, such as ``fedlada-lr0.01-seed0``.
+
+    All runs of one seed come before those of the next, so that a sweep under way can already be
+    compared.
+    """
+    tree = table(path)
+    sweep = tree.pop("sweep", None)
+    if not isinstance(sweep, dict):
+        raise ExperimentError(f"{path} has no table [sweep]; use fedlada run {path}.")
+    blocks = sweep.pop("cell", [{}])
+    if not (isinstance(blocks, list) and all(isinstance(block, dict) for block in blocks)):
+        raise ExperimentError(f"{path}: write each cell of the sweep under [[sweep.cell]].")
+    common, changes = flatten(sweep), dict(map(parse, overrides))
+    found: dict[str, Experiment] = {}
+    for block in blocks:
+        axes = common | flatten(block)
+        if swept := sorted(axes.keys() & changes.keys()):
+            raise ExperimentError(f"{swept[0]} is set by the sweep; change it in {path}.")
+        for chosen in _combinations(axes, path):
+            flat = flatten(tree) | chosen | changes
+            config = experiment(flat, source=str(path), beside=path.parent)
+            name = _name(config, chosen)
+            if name in found:
+                raise ExperimentError(
+                    f"{path}: two runs of the sweep are called {name}; give one of them a label."
+                )
+            found[name] = config
+    order = sorted(found, key=lambda name: (found[name].federation.seed, found[name].data.seed))
+    return {name: found[name] for name in order}
+
+
+def _combinations(axes: Mapping[str, object], path: Path) -> Iterator[dict[str, object]]:
+    for key, values in axes.items():
+        if values == []:
+            raise ExperimentError(f"{path}: {key} has no alternatives in the sweep; list some.")
+    lists = [values if isinstance(values, list) else [values] for values in axes.values()]
+    return (dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*lists))
+
+
+def _name(config: Experiment, chosen: Mapping[str, object]) -> str:
+    """The algorithm, then what else the sweep sets, the seeds last."""
+    keys = [key for key in chosen if key not in ("algorithm", "label")]
+    keys.sort(key=lambda key: key in _SEEDS)
+    short = [key.rpartition(".")[2] for key in keys]
+    words = [
+        f"{word if short.count(word) == 1 else key}{_text(chosen[key])}"
+        for key, word in zip(keys, short, strict=True)
+    ]
+    return re.sub(r"[^\w.+-]+", "_", "-".join([config.title, *words]))
+
+
+def _text(value: object) -> str:
+    return "_".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,173 @@
+"""What an experiment file may say, and what it means where it says nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Container
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ...algorithms import Algorithm, algorithm as by_name
+from ...client.objective import CLASSIFICATION, OBJECTIVES, Objective
+from ...errors import ExperimentError
+from ...server.plan import Plan
+from .keys import flatten
+from .named import objective_named, source
+from .outside import MODULES
+from .sections import Data, Engine, Evaluate, Federation, Model, Section, Train
+
+__all__ = ["FREE", "Experiment"]
+
+Setting = bool | int | float | str | list[float]
+
+# What does not change the bits of a run, so that a finished one may be continued with others.
+FREE = (
+    *("name", "label", "track", "federation.rounds", "evaluate.targets"),
+    *("engine.name", "engine.nodes", MODULES),
+)
+# Where each field of a plan is in the file; the algorithm has a table and settings of its own.
+PLANNED = {
+    f.name: {"sampling": "federation.cohort", "evaluate_every": "evaluate.every"}.get(
+        f.name, f"federation.{f.name}"
+    )
+    for f in dataclasses.fields(Plan)
+    if f.name != "algorithm"
+}
+# Keys that 0.2.0 did not have; a run of 0.2.0 is the same run as one in which they say nothing.
+LATER = ("data.task", "data.options.")
+# Keys of the plan that 0.2.0 did not have: the plan itself is part of a run's identity.
+IN_PLAN = tuple(
+    f"federation.{name}"
+    for name in ("target", "minimum", "guard", "aggregator", "buffers", "codec")
+)
+
+
+class Experiment(Section):
+    """One run, in full."""
+
+    name: Annotated[str, Field(min_length=1)] = "experiment"
+    algorithm: str | dict[str, str | list[str]] = "fedlada"
+    """A name, ``package.module:NAME``, or a table with local, corrections and server."""
+    label: str = ""
+    """What tables and figures call it; the algorithm's name if empty."""
+    settings: dict[str, Setting] = Field(default_factory=dict)
+    """Of the algorithm: lr, weight_decay, alpha, server_lr and so on."""
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train(steps=50)
+    federation: Federation = Federation()
+    evaluate: Evaluate = Evaluate()
+    engine: Engine = Engine()
+    track: Annotated[
+        tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Field(strict=False)
+    ] = ()
+    modules: str | None = None
+    """The directory of modules that are named here; that of the file unless it says otherwise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_that_follow_the_data(cls, given: object) -> object:
+        tables = ("data", "model", "train")
+        if not (
+            isinstance(given, dict) and all(isinstance(given.get(t, {}), dict) for t in tables)
+        ):
+            return given
+        name = given.get("data", {}).get("dataset", "cifar10")
+        if not isinstance(name, str):
+            return given
+        chosen = source(name)
+        model = {"name": chosen.model} | given.get("model", {})
+        train = {"crop": chosen.crop} | given.get("train", {})
+        return {**given, "model": model, "train": train}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        if self.model.name in source(self.data.dataset).too_small_for:
+            raise ValueError(
+                f"model.name is {self.model.name!r}, which needs larger images than those of"
+                f" {self.data.dataset}; leave model out, or choose another data.dataset"
+            )
+        if self.data.clients is not None:
+            self.check_clients(self.data.clients)
+        self._settings_have_their_type()
+        self.plan()
+        return self
+
+    def check_clients(self, clients: int) -> None:
+        """Check what depends on the number of clients, which may follow from the data."""
+        if self.data.only is not None and self.data.only >= clients:
+            raise ExperimentError(
+                f"data.only is {self.data.only}, but clients are numbered from 0 to {clients - 1}"
+            )
+        there = clients if self.data.only is None else 1
+        if self.federation.cohort > there:
+            key = "the data have" if self.data.clients is None else "data.clients is"
+            key = key if self.data.only is None else "with data.only there is"
+            raise ExperimentError(
+                f"federation.cohort is {self.federation.cohort}, but {key} {there}; a cohort"
+                " cannot be larger than that"
+            )
+        if self.engine.name == "deployment" and self.engine.nodes > there:
+            raise ExperimentError(
+                f"engine.nodes is {self.engine.nodes}, more than the {there} clients that they"
+                " would share; give fewer"
+            )
+
+    def _settings_have_their_type(self) -> None:
+        known = by_name(self.algorithm).settings()
+        for key, value in self.settings.items():
+            default = known.get(key)
+            kinds = (int, float) if isinstance(default, float) else (type(default),)
+            kinds = (list,) if isinstance(default, tuple) else kinds
+            if key in known and (type(value) not in kinds):
+                raise ValueError(
+                    f"settings.{key} is {value!r}; it must be of the kind of its default, {default}"
+                )
+
+    def optimizer(self) -> Algorithm:
+        """The algorithm with its settings."""
+        return by_name(self.algorithm, **self.settings)
+
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        flat: dict[str, Any] = self.model_dump(exclude={"algorithm", "settings"})
+        given: dict[str, Any] = {
+            name: functools.reduce(operator.getitem, key.split("."), flat)
+            for name, key in PLANNED.items()
+        }
+        return Plan.of(algorithm=self.optimizer(), **given)
+
+    def objective(self, recorded: Container[str] = ()) -> Objective:
+        """The objective that data.task names, else the one whose score is among the records."""
+        if self.data.task is not None:
+            return objective_named(self.data.task)
+        scores = {f"{self.evaluate.split}_{known.score}": known for known in OBJECTIVES.values()}
+        return next((known for score, known in scores.items() if score in recorded), CLASSIFICATION)
+
+    def identity(self) -> dict[str, object]:
+        """What makes the run what it is, by dotted key: two runs with the same are one."""
+        flat = flatten(self.model_dump(mode="json"))
+        return {
+            key: value
+            for key, value in flat.items()
+            if key not in FREE
+            and not key.startswith(IN_PLAN)
+            and not (value is None and key.startswith(LATER))
+        }
+
+    def resolved(self) -> Experiment:
+        """The same with every setting of the algorithm, so that later defaults change nothing."""
+        settings = self.optimizer().settings()
+        full = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+        return self.model_copy(update={"settings": full})
+
+    @property
+    def title(self) -> str:
+        """What to call the algorithm: ``label``, or its name."""
+        if self.label or isinstance(self.algorithm, str):
+            return self.label or str(self.algorithm)
+        parts = (self.algorithm.get(key, ()) for key in ("corrections", "local", "server"))
+        return "-".join(w for part in parts for w in ([part] if isinstance(part, str) else part))

@@ -1,0 +1,120 @@
+"""From a file and ``key=value`` words to a configuration, or to one helpful sentence."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+
+from ...algorithms import ALGORITHMS
+from ...errors import ExperimentError, nearest
+from .experiment import Experiment
+from .keys import flatten, nest
+from .named import maker, source
+from .options import UNKNOWN, option_names
+from .outside import MODULES, located
+
+__all__ = ["dump", "experiment", "parse", "read", "table"]
+
+
+def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment in a file that holds no sweep, with ``key=value`` words applied."""
+    flat = flatten(table(path))
+    if any(key.split(".")[0] == "sweep" for key in flat):
+        raise ExperimentError(f"{path} holds a sweep, many runs: use fedlada sweep {path}.")
+    flat |= dict(map(parse, overrides))
+    return experiment(flat, source=str(path), beside=path.parent)
+
+
+def table(path: Path) -> dict[str, object]:
+    """What the file holds, as it is."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (FileNotFoundError, IsADirectoryError):
+        raise ExperimentError(f"There is no file {path}; give an experiment's TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{path} is not TOML: {error}.") from None
+
+
+def parse(word: str) -> tuple[str, object]:
+    """``federation.rounds=20`` as a dotted key and a TOML value; quotes may be left out."""
+    key, equals, text = (part.strip() for part in word.partition("="))
+    if not (key and equals and text):
+        raise ExperimentError(f"{word!r} is not key=value; write, for example, settings.lr=0.1.")
+    try:
+        return key, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if re.fullmatch(r"[A-Za-z][\w.:-]*", text):
+            return key, text
+        raise ExperimentError(f"{text!r}, given for {key}, is not a TOML value.") from None
+
+
+def experiment(
+    flat: Mapping[str, object], *, source: str, beside: Path | None = None
+) -> Experiment:
+    """The configuration of dotted keys; an error names the key, or the nearest to it.
+
+    Modules that the keys name are looked for in the directory ``beside``, unless the keys hold
+    another.
+    """
+    flat = located(flat, beside)
+    try:
+        return Experiment.model_validate(nest(flat))
+    except ValidationError as error:
+        raise ExperimentError(f"{source}: {_sentence(error, flat).rstrip('.')}.") from None
+
+
+def _sentence(error: ValidationError, flat: Mapping[str, object]) -> str:
+    first = error.errors()[0]
+    loc = [str(part) for part in first["loc"] if not isinstance(part, int)]
+    if loc[:1] in (["algorithm"], ["settings"]):
+        del loc[1 + (loc[0] == "settings") :]  # the member of the union
+    if loc[:1] == ["federation"]:
+        del loc[2:]
+    key = ".".join(loc)
+    if first["type"] == "extra_forbidden":
+        return _unknown(key, flat)
+    if first["type"] == UNKNOWN:
+        return _unknown(first["ctx"]["key"], flat)
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    if loc[:1] == ["settings"]:
+        return f"{key} is {first['input']!r}; it must be a number, a word or numbers"
+    wanted = first["msg"].replace("Input should be", "it must be")
+    return f"{key} is {first['input']!r}; {wanted}"
+
+
+def dump(config: Experiment) -> str:
+    """The configuration in full as TOML, which :func:`read` reads back."""
+    tree = config.model_dump(mode="json", exclude_none=True)
+    options = {k: v for k, v in tree["data"].pop("options").items() if v is not None}
+    if options:
+        tree["data"]["options"] = options
+    return tomli_w.dumps(tree)
+
+
+def _unknown(key: str, flat: Mapping[str, object]) -> str:
+    sections = Experiment.model_fields
+    known = [name for name in sections if name in ("name", "algorithm", "label", "track", MODULES)]
+    for section, field in sections.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            known += [f"{section}.{name}" for name in kind.model_fields]
+    data_set = str(flat.get("data.dataset", "cifar10"))
+    data = source(data_set)
+    make = maker(str(flat.get("model.name", data.model)))
+    known += [f"model.{name}" for name in option_names(make)]
+    known += [f"data.options.{name}" for name in option_names(data.load)]
+    settings = {f"settings.{name}" for a in ALGORITHMS.values() for name in a.settings()}
+    table, _, word = key.rpartition(".")
+    elsewhere = sorted(k for k in {*known, *settings} if k.rpartition(".")[2] == word)
+    if elsewhere:
+        return f"there is no key {key!r}; it is {' or '.join(map(repr, elsewhere))}"
+    siblings = [k for k in known if k.rpartition(".")[0] == table] if table else [*sections]
+    if not siblings:
+        return f"there is no key {key!r}; {data_set!r} has no options"
+    return f"there is no key {key!r}; {nearest(key, siblings)}"

@@ -1,0 +1,1 @@
+"""Runs as a page of curves, tables and paired comparisons."""

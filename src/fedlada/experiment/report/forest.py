@@ -1,0 +1,100 @@
+"""The paired comparisons as a picture: a dot with its interval, and a line at no difference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .blocks import Figure
+from .figures import WIDTH, new_figure, plain_axes, styled, svg_of
+from .pairs import CONFIDENCE, Interval, Measure, interval, measures_of
+from .runs import Runs, percent
+from .style import GRID, INK, colour, marker
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["forest"]
+
+SHOWN = 3  # panels at most: the final score, and the last targets that were reached
+ROWS = 15  # variants at most; more are in the table alone
+ROW = 0.3  # inches
+
+
+def forest(runs: Runs, reference: str) -> Figure | None:
+    """Differences in the final score and ratios of rounds; None where no interval can be had."""
+    others = [variant for variant in runs.by_score if variant != reference]
+    final, _, *ratios = measures_of(runs)
+    found = {m: [interval(runs, v, reference, m) for v in others] for m in (final, *ratios)}
+    drawn = {m: intervals for m, intervals in found.items() if any(map(_known, intervals))}
+    if final not in drawn or len(others) > ROWS:
+        return None
+    measures = [final, *[m for m in drawn if m is not final][1 - SHOWN :]]
+    alt = f"Against {reference}: " + "; ".join(
+        f"{m.name}: " + ", ".join(f"{v} {m.text(i)}" for v, i in zip(others, found[m], strict=True))
+        for m in measures
+    )
+    height = 0.85 + ROW * len(others)
+    left = 0.2 + 0.075 * max(map(len, others))
+    width = (WIDTH - left) / len(measures)
+    places = [runs.positions[variant] for variant in others]
+    with styled():
+        figure = new_figure(height)
+        for place, measure in enumerate(measures):
+            box = (left + place * width) / WIDTH, 0.48 / height, (width - 0.3) / WIDTH
+            axes = figure.add_axes((*box, ROW * len(others) / height))
+            _draw(axes, measure, found[measure], places, reference, f"Final {runs.measure}")
+            axes.set_yticks(range(len(others)), others if place == 0 else [""] * len(others))
+            for text, position in zip(axes.get_yticklabels(), places, strict=True):
+                text.set_color(colour(position))
+        svg = svg_of(figure, alt)
+    return Figure(
+        name="pairs",
+        svg=svg,
+        alt=alt,
+        caption=f"Against {reference} (the line): the means and {percent(CONFIDENCE)} intervals of"
+        " the tables below. An interval that crosses the line leaves open who is better.",
+    )
+
+
+def _known(found: Interval | None) -> bool:
+    return found is not None and found.low is not None
+
+
+def _draw(
+    axes: Axes,
+    measure: Measure,
+    found: list[Interval | None],
+    positions: list[int],
+    reference: str,
+    difference: str,
+) -> None:
+    if measure.ratio:
+        title, across = f"Rounds {measure.name}", f"times those of {reference}"
+        axes.set_xscale("log")
+    else:
+        title, across = difference, f"points more than {reference}"
+    plain_axes(axes, title, across)
+    axes.spines["bottom"].set_visible(False)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.axvline(1 if measure.ratio else 0, color=INK, linewidth=1)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    for row, (one, position) in enumerate(zip(found, positions, strict=True)):
+        if one is not None:
+            ink = colour(position)
+            if one.low is not None and one.high is not None:
+                axes.plot([one.low, one.high], [row, row], color=ink, linewidth=1.6)
+            axes.plot([one.mean], [row], marker(position), color=ink, markersize=5.5)
+    if measure.ratio:
+        _decimal(axes)
+
+
+def _decimal(axes: Axes) -> None:
+    """Ratios as 0.5, 1, 2 rather than as powers of ten."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    steps = [t for t in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= t <= high]
+    axes.xaxis.set_major_locator(FixedLocator(steps))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([f"{step:g}" for step in steps])

@@ -1,0 +1,59 @@
+"""The same report as Markdown, with its figures in files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .blocks import Block, Code, Figure, Points, Section, Table, Text
+
+__all__ = ["FIGURES", "markdown"]
+
+FIGURES = "figures"
+
+
+def markdown(title: str, lead: str, sections: Sequence[Section], *, end: str) -> str:
+    """The text; its figures are expected as ``figures/NAME.svg``."""
+    parts = [f"# {_plain(title)}", _plain(lead)]
+    for section in sections:
+        parts += [f"## {_plain(section.title)}", *map(_block, section.blocks)]
+    return "\n\n".join([*parts, "---", _plain(end)]) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Text(text, warns):
+            return f"> **Note.** {_plain(text)}" if warns else _plain(text)
+        case Points(items):
+            return "\n".join(f"- {_plain(item)}" for item in items)
+        case Figure():
+            alt = block.alt.replace("[", "(").replace("]", ")")
+            return f"![{alt}]({FIGURES}/{block.name}.svg)\n\n*{_plain(block.caption)}*"
+        case Code():
+            fenced = f"```{block.language}\n{block.text.rstrip()}\n```"
+            caption = _plain(block.caption)
+            if block.folded:
+                return f"<details><summary>{caption}</summary>\n\n{fenced}\n\n</details>"
+            return f"{caption}\n\n{fenced}"
+        case Table():
+            return _table(block)
+
+
+def _table(table: Table) -> str:
+    kinds = [":--" if i == 0 or c in table.words else "--:" for i, c in enumerate(table.columns)]
+    rows = [table.columns, tuple(kinds), *table.rows]
+    lines = [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
+    note = f"\n\n*{_plain(table.note)}*" if table.note else ""
+    return f"**{_plain(table.caption)}**\n\n" + "\n".join(lines) + note
+
+
+def _cell(text: str) -> str:
+    return _plain(text).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Stars and underscores of names are no emphasis; code between backticks stays as it is."""
+    pieces = text.split("`")
+    for i in range(0, len(pieces), 2):
+        for letter in "*_<":
+            pieces[i] = pieces[i].replace(letter, "\\" + letter)
+    return "`".join(pieces)

@@ -1,0 +1,154 @@
+"""Each algorithm against a reference, seed by seed.
+
+Runs of one seed share the first model and the cohorts, so that their difference is less noisy
+than either of them.  The interval is Student's over the n differences d of the seeds,
+
+    mean(d) ± t(n - 1) sd(d) / sqrt(n),
+
+for rounds to a target over d = log(rounds / rounds of the reference), and then exponentiated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import ExperimentError
+from ..results.comparison import capital
+from .blocks import Table, Text
+from .runs import Runs, percent
+
+__all__ = ["CONFIDENCE", "Interval", "Measure", "interval", "measures_of", "pairs", "reference_of"]
+
+CONFIDENCE = 0.95
+PREFERRED = "fedavg"
+
+Known = tuple[float | None, int]  # a number, and after how many rounds
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over ``count`` of ``seeds`` pairs, and where it may lie if there are two or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared: a score by difference, a number of rounds by ratio."""
+
+    name: str
+    column: str
+    ratio: bool
+
+    def text(self, found: Interval | None) -> str:
+        """``+1.20 [−0.31, +2.71]``."""
+        if found is None:
+            return "–"
+        form, sign = ("{:.2f}", "×") if self.ratio else ("{:+.2f}", "")
+        text = sign + form.format(found.mean)
+        if found.low is not None and found.high is not None:
+            text += f" [{form.format(found.low)}, {form.format(found.high)}]"
+        part = "" if found.count == found.seeds else f" ({found.count} of {found.seeds})"
+        return (text + part).replace("-", "−")
+
+
+def measures_of(runs: Runs) -> list[Measure]:
+    """Final and best score, and rounds to each target."""
+    return [
+        Measure("final", "final", ratio=False),
+        Measure("best", "best", ratio=False),
+        *(Measure(f"to {percent(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
+    ]
+
+
+def reference_of(runs: Runs, wanted: str | None) -> str:
+    """The variant to compare with: the one asked for, else FedAvg, else the first."""
+    named = [v for v in runs.variants if (wanted or PREFERRED) in (v, runs.titles[v])]
+    if wanted is None:
+        return (named or runs.variants)[0]
+    if len(named) != 1:
+        raise ExperimentError(
+            f"--reference {wanted!r} is {'several' if named else 'none'} of the algorithms here;"
+            f" give one of: {', '.join(map(repr, named or runs.variants))}."
+        )
+    return named[0]
+
+
+def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Interval | None:
+    """Compare over the seeds that both have; None if there is no such seed with both numbers."""
+    own, other = (_by_seed(runs, name, measure) for name in (variant, reference))
+    shared = own.keys() & other.keys()
+    both = [(*own[seed], *other[seed]) for seed in sorted(shared)]
+    known = [(a, b) for a, m, b, n in both if a is not None and b is not None and m == n]
+    if not known:
+        return None
+    numbers = _student([math.log(a / b) if measure.ratio else 100 * (a - b) for a, b in known])
+    if measure.ratio:
+        numbers = tuple(math.exp(number) for number in numbers)
+    mean, low, high = numbers if len(numbers) == 3 else (numbers[0], None, None)
+    return Interval(mean, low, high, len(known), len(shared))
+
+
+def _student(differences: Sequence[float]) -> tuple[float, ...]:
+    """The mean, and with two or more the ends of the interval."""
+    count = len(differences)
+    mean = math.fsum(differences) / count
+    if count == 1:
+        return (mean,)
+    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
+
+    deviation = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (count - 1))
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def pairs(runs: Runs, reference: str) -> list[Text | Table]:
+    """All other variants against the reference: scores, then rounds; empty without pairs."""
+    scores = [measure for measure in measures_of(runs) if not measure.ratio]
+    rounds = [measure for measure in measures_of(runs) if measure.ratio]
+    tables = [
+        _table(
+            runs, reference, f"{capital(runs.measure)} minus that of {reference}, points", scores
+        ),
+        _table(runs, reference, f"Rounds divided by those of {reference}", rounds),
+    ]
+    found = [table for table in tables if table.rows and len(table.columns) > 2]
+    most = max((int(row[1]) for table in found for row in table.rows), default=0)
+    return [Text(_note(most)), *found] if found else []
+
+
+def _table(runs: Runs, reference: str, title: str, measures: Sequence[Measure]) -> Table:
+    rows = []
+    for variant in (v for v in runs.by_score if v != reference):
+        found = [interval(runs, variant, reference, measure) for measure in measures]
+        if seeds := max((one.seeds for one in found if one), default=0):
+            cells = (m.text(one) for m, one in zip(measures, found, strict=True))
+            rows.append((variant, str(seeds), *cells))
+    columns = ("algorithm", "seeds", *(measure.name for measure in measures))
+    return Table(caption=title, columns=columns, rows=tuple(rows))
+
+
+def _by_seed(runs: Runs, variant: str, measure: Measure) -> dict[tuple[int, int], Known]:
+    rows = runs.of(variant).select("directory", measure.column, "rounds").rows()
+    # Rounds to a target do not change when a run goes on; scores do.
+    return {runs.seed(d): (value, 0 if measure.ratio else done) for d, value, done in rows}
+
+
+def _note(most: int) -> str:
+    meaning = "Means over the seeds that both have (of ratios the geometric mean)"
+    if most == 1:
+        return f"{meaning}. One seed has no interval: these differences may be chance."
+    few = f"With only {most} seeds nobody can check that" if most < 10 else "It assumes that"
+    return (
+        f"{meaning}, and in brackets their {percent(CONFIDENCE)} interval by Student's paired t."
+        f" {few} differences are normal{', as it assumes' if most < 10 else ''}. It covers the"
+        " first model, cohorts and batches, not other data, and is not widened for the number of"
+        " comparisons. (k of n): only k of n seeds count, as in the others one of the two did not"
+        " reach the target, or has fewer rounds."
+    )

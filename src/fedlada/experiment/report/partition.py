@@ -1,0 +1,112 @@
+"""The picture of a partition: how much each client holds, by class where labels name classes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...data import Images, Summary
+from ..config.experiment import Experiment
+from ..run.problem import holders, split
+from .blocks import Block, Figure, Text
+from .figures import new_figure, plain_axes, styled, svg_of
+from .style import MUTED, alone, colour
+
+__all__ = ["drawn", "partitions"]
+
+SHOWN = 4  # partitions at most
+BLUE = (0.13, 0.53, 0.80)  # opaque where a client holds most, so that any paper shows through
+NAMED = 20  # classes at most whose names fit
+
+
+def partitions(configs: list[Experiment]) -> list[Block]:
+    """One figure for each way in which the runs split their data."""
+    distinct = {
+        repr((c.data, c.evaluate.split if c.evaluate.split == "validation" else "")): c
+        for c in configs
+    }
+    blocks: list[Block] = []
+    for number, config in enumerate(list(distinct.values())[:SHOWN], 1):
+        try:
+            blocks.append(_figure(config, f"partition-{number}"))
+        except (ImportError, OSError) as error:
+            return [Text(f"Not drawn, because the data cannot be read here: {error}", warns=True)]
+    if len(distinct) > SHOWN:
+        blocks.append(Text(f"{len(distinct) - SHOWN} more partitions are not drawn."))
+    return blocks
+
+
+def drawn(config: Experiment) -> str:
+    """The picture of one experiment's partition, as an SVG file."""
+    return alone(_figure(config, "partition").svg)
+
+
+def _figure(config: Experiment, name: str) -> Figure:
+    train, _ = split(config)
+    found = holders(config.data, train).summary()
+    data = config.data
+    kind = f"{data.dataset}, {data.partition}" + (
+        "" if data.partition in ("iid", "natural") else f" with concentration {data.concentration}"
+    )
+    things = "images" if isinstance(train, Images) else "examples"
+    first, *rest = str(found).splitlines()
+    if found.histograms is None:
+        alt = f"Bars of {things} per client: {kind}. {'; '.join(rest)}."
+        svg = _bars(found, things, alt)
+        how = f"One bar per client, the largest first; its height is the number of {things}."
+    else:
+        alt = f"Heat map of {things} per class and client: {kind}. {'; '.join(rest)}."
+        svg = _heat_map(found.histograms, train.classes, things, alt)
+        how = (
+            "One column per client, in the order of their largest class; the stronger the colour,"
+            f" the more {things} of the class (row) it holds."
+        )
+    return Figure(
+        name=name,
+        svg=svg,
+        alt=alt,
+        caption=f"Who holds what: {kind}, data.seed {data.seed}. {how}"
+        f" {first.partition(': ')[2]}; {'; '.join(rest)}.",
+    )
+
+
+def _bars(found: Summary, things: str, alt: str) -> str:
+    sizes = sorted((int(size) for size in found.sizes), reverse=True)
+    with styled():
+        figure = new_figure(2.9)
+        axes = figure.add_axes((0.07, 0.16, 0.91, 0.72))
+        axes.bar(range(len(sizes)), sizes, color=colour(0), width=0.8)
+        plain_axes(axes, f"{things.capitalize()} per client", f"{len(sizes)} clients")
+        axes.set_xticks([])
+        return svg_of(figure, alt)
+
+
+def _heat_map(counts: Tensor, classes: tuple[str, ...], things: str, alt: str) -> str:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    clients = sorted(
+        range(len(counts)),
+        key=lambda client: (int(counts[client].argmax()), -int(counts[client].max())),
+    )
+    image = counts[clients].T.numpy()
+    most = int(image.max())
+    with styled():
+        figure = new_figure(2.9)
+        colours = LinearSegmentedColormap.from_list("held", [(*BLUE, 0.0), (*BLUE, 1.0)])
+        named = len(classes) <= NAMED
+        left = 0.05 + (max(map(len, classes)) if named else 4) * 0.0066
+        axes = figure.add_axes((left, 0.16, 0.93 - left, 0.72))
+        axes.imshow(image, colours, vmin=0, vmax=most, aspect="auto", interpolation="none")
+        plain_axes(axes, f"{things.capitalize()} per class and client", f"{len(clients)} clients")
+        axes.set_xticks([])
+        if named:
+            axes.set_yticks(range(len(classes)), classes)
+        scale = figure.add_axes((0.95, 0.16, 0.012, 0.72))
+        ramp = [[step] for step in range(64, -1, -1)]
+        scale.imshow(ramp, colours, aspect="auto", interpolation="none")
+        scale.set_xticks([])
+        scale.set_yticks([0, 64], [str(most), "0"])
+        scale.tick_params(length=0, pad=3, labelright=True, labelleft=False)
+        for box in (axes, scale):
+            for spine in box.spines.values():
+                spine.set(visible=True, color=MUTED, linewidth=0.6)
+        return svg_of(figure, alt)

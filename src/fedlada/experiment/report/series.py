@@ -1,0 +1,98 @@
+"""From records to lines: the mean over seeds at each evaluated round, between the extremes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+
+from .runs import Runs, Unit
+
+__all__ = ["Series", "recorded", "series", "thinned"]
+
+DRAWN = 300  # points of a line at most; more would be a heavier file, not a finer picture
+WEIGHT = 18_000  # points of a figure at most, for a file below 300 kB
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line and the band around it; the position in the report's list gives it its looks."""
+
+    name: str
+    position: int
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def since(self, x: float) -> Series:
+        """The points from x on."""
+        first = sum(1 for own in self.x if own < x)
+        rest = (points[first:] for points in (self.x, self.mean, self.low, self.high))
+        return Series(self.name, self.position, *rest)
+
+    def at(self, x: float) -> float:
+        """The mean at the last point that is not beyond x."""
+        return self.mean[max(sum(1 for own in self.x if own <= x) - 1, 0)]
+
+
+def recorded(runs: Runs, column: str) -> bool:
+    """Whether any record holds such a number."""
+    return column in runs.rounds.columns and runs.rounds[column].count() > 0
+
+
+def thinned(runs: Runs, column: str, panels: int = 1) -> int:
+    """Every how many-th point is drawn, 1 for all, in a figure of so many panels."""
+    known = runs.rounds.drop_nulls(column)
+    most = max(len(set(own["round"])) for _, own in known.group_by("variant"))
+    # A line and both edges of its band.
+    drawn = min(DRAWN, WEIGHT // (3 * panels * len(runs.variants)))
+    return math.ceil(most / max(drawn, 1))
+
+
+def series(
+    runs: Runs,
+    column: str,
+    *,
+    against: str = "round",
+    x: Unit | None = None,
+    scale: float = 1,
+    panels: int = 1,
+) -> list[Series]:
+    """One series per variant that has the column.
+
+    Its points are the rounds at which the column was recorded; x is the mean over the runs that
+    have the round, as is y, so that the end of a band may rest on fewer runs than its beginning.
+    """
+    factor = x.factor if x else 1.0
+    lines = []
+    for variant, position in runs.positions.items():
+        points = (
+            runs.rounds.filter(pl.col("variant") == variant)
+            .select("round", pl.col(against).alias("x"), pl.col(column).cast(pl.Float64).alias("y"))
+            .drop_nulls("y")
+            .group_by("round")
+            .agg(
+                pl.col("x").mean(),
+                pl.col("y").mean(),
+                pl.col("y").min().alias("low"),
+                pl.col("y").max().alias("high"),
+            )
+            .sort("round")
+        )
+        if not len(points):
+            continue
+        step, last = thinned(runs, column, panels), len(points) - 1
+        kept = points.with_row_index().filter(
+            (pl.col("index") % step == 0) | (pl.col("index") == last)
+        )
+        lines.append(
+            Series(
+                variant,
+                position,
+                tuple(factor * float(v) for v in kept["x"]),
+                *(tuple(scale * float(v) for v in kept[name]) for name in ("y", "low", "high")),
+            )
+        )
+    return lines

@@ -1,0 +1,135 @@
+"""The tables of a report: scores, costs to targets, and replies that were not taken as sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import polars as pl
+
+from ..results.comparison import capital
+from ..run.tracking import RECORDS
+from .blocks import Table, Text
+from .runs import Runs, Unit, percent
+
+__all__ = ["costs", "in_short", "incidents", "scores", "spread"]
+
+KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """``12.3 ± 0.4``: mean and standard deviation; equal values have none."""
+    if not values:
+        return "–"
+    mean = f"{sum(values) / len(values):,.{digits}f}"
+    return mean if len(set(values)) == 1 else f"{mean} ± {pl.Series(values).std():,.{digits}f}"
+
+
+def scores(runs: Runs) -> Table:
+    """Best and final score of each variant, and what its runs took in all."""
+    sent, took = runs.bytes_unit, runs.time_unit
+    rows = []
+    for variant in runs.by_score:
+        ends = runs.of(variant)
+        own = runs.rounds.filter(pl.col("variant") == variant)
+        totals = own.group_by("directory", maintain_order=True).agg(
+            pl.col("total_bytes", "total_seconds").last()
+        )
+        done = sorted(set(ends["rounds"]))
+        rows.append(
+            (
+                variant,
+                str(len(ends)),
+                str(done[0]) if len(done) == 1 else f"{done[0]}–{done[-1]}",
+                spread([100 * v for v in ends["final"].drop_nulls()], 2),
+                spread([100 * v for v in ends["best"].drop_nulls()], 2),
+                spread([sent.factor * v for v in totals["total_bytes"]], 1),
+                spread([took.factor * v for v in totals["total_seconds"]], 1),
+            )
+        )
+    return Table(
+        caption=f"{capital(runs.measure)} on the {runs.split} split, %",
+        columns=("algorithm", "runs", "rounds", "final", "best", sent.name, took.name),
+        rows=tuple(rows),
+        note="Mean ± standard deviation over runs, which differ in their seeds (no ± where all are"
+        " equal). Best is the highest of all evaluations, so it is optimistic: it was picked on the"
+        " split it is measured on."
+        f" {sent.name} both ways, all clients of all rounds; time of the rounds as they were run,"
+        " evaluation not included.",
+    )
+
+
+def costs(runs: Runs) -> list[Text | Table]:
+    """Rounds, bytes and time to each target."""
+    if not runs.targets:
+        return []
+    titles = {
+        "rounds": ("Rounds", Unit("rounds", 1)),
+        "bytes": (f"{runs.bytes_unit.name} on the wire", runs.bytes_unit),
+        "seconds": (runs.time_unit.name.capitalize(), runs.time_unit),
+    }
+    meaning = (
+        f"Until the first evaluated round at or above the target on the {runs.split} split; mean ±"
+        " standard deviation over the runs that reached it. (k of n): only k of n runs did."
+    )
+    tables = [
+        Table(
+            caption=title,
+            columns=("algorithm", *map(percent, runs.targets)),
+            rows=tuple(
+                (v, *(_reached(runs.of(v)[f"{name}_to_{t:g}"], unit) for t in runs.targets))
+                for v in runs.by_score
+            ),
+        )
+        for name, (title, unit) in titles.items()
+    ]
+    return [Text(meaning), *tables]
+
+
+def _reached(values: pl.Series, unit: Unit) -> str:
+    there = [unit.factor * float(value) for value in values.drop_nulls()]
+    text = spread(there, 1) if there else "not reached"
+    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)})"
+
+
+def in_short(runs: Runs) -> tuple[str, ...]:
+    """Who came first: in the final score, and to each target with all of its runs."""
+    points = []
+    finals = {v: [100 * x for x in runs.of(v)["final"].drop_nulls()] for v in runs.by_score}
+    ranked = [v for v in runs.by_score if finals[v]]
+    if ranked:
+        first, *others = (f"{v}, {spread(finals[v], 2)} %" for v in ranked[:2])
+        points.append(f"Highest final {runs.measure}: {'; next '.join([first, *others])}.")
+    for target in runs.targets:
+        rounds = {v: runs.of(v)[f"rounds_to_{target:g}"] for v in runs.variants}
+        full = {v: [float(r) for r in s] for v, s in rounds.items() if not s.null_count()}
+        order = sorted(full, key=lambda v: sum(full[v]) / len(full[v]))[:2]
+        told = "; next ".join(f"{v}, {spread(full[v], 1)}" for v in order)
+        points.append(
+            f"Fewest rounds to {percent(target)}: {told}."
+            if told
+            else f"No algorithm reached {percent(target)} in all of its runs."
+        )
+    return tuple(points)
+
+
+def incidents(runs: Runs) -> Table | None:
+    """Replies that failed, were rejected or limited, by reason; None if there were none."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for directory, variant in runs.ends.select("directory", "variant").rows():
+        path = next(run for run in runs.configs if str(run) == directory) / RECORDS
+        for line in path.read_text().rpartition("\n")[0].splitlines():
+            record = json.loads(line)
+            for kind in KINDS:
+                for reason, count in record.get(kind, {}).items():
+                    counts[variant, kind, reason] += count
+    if not counts:
+        return None
+    rows = [(v, KINDS[kind], reason, f"{n:,}") for (v, kind, reason), n in sorted(counts.items())]
+    return Table(
+        caption="Replies that did not arrive, or were not taken as they came",
+        columns=("algorithm", "what", "reason", "replies"),
+        rows=tuple(rows),
+        words=("what", "reason"),
+    )

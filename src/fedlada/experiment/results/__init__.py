@@ -1,0 +1,5 @@
+"""What finished runs say: frames, comparisons, the best settings."""
+
+from .frames import frame, summary
+
+__all__ = ["frame", "summary"]

@@ -1,0 +1,99 @@
+"""Runs side by side: what reaching each target took, best and final score, over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+
+from .frames import configurations, frame, measured, summary
+
+__all__ = ["capital", "comparison", "reached", "span", "spread", "targets_of"]
+
+
+def targets_of(directories: Sequence[Path]) -> list[float]:
+    """The targets that the runs' files name."""
+    configs = configurations(directories).values()
+    return sorted({target for config in configs for target in config.evaluate.targets})
+
+
+def comparison(
+    directories: Sequence[Path],
+    *,
+    targets: Sequence[float] | None = None,
+    rounds: int | None = None,
+) -> Group:
+    """One table of scores and one per target; one row per variant, over its seeds."""
+    chosen = targets_of(directories) if targets is None else list(targets)
+    data = frame(directories, rounds=rounds)
+    runs = summary(data, chosen)
+    groups = [group for _, group in runs.group_by("variant", maintain_order=True)]
+    splits = " and ".join(runs["split"].unique().sort())
+    tables = [
+        _table(
+            f"{capital(measured(data))} on {splits}, %",
+            {
+                "algorithm": [str(group["variant"][0]) for group in groups],
+                "runs": [str(len(group)) for group in groups],
+                "rounds": [span(group["rounds"]) for group in groups],
+                "best": [spread(group["best"].drop_nulls(), 100, 2) for group in groups],
+                "final": [spread(group["final"].drop_nulls(), 100, 2) for group in groups],
+            },
+        )
+    ]
+    for target in chosen:
+        costs = {
+            label: [reached(group[f"{name}_to_{target:g}"], scale, 1) for group in groups]
+            for label, name, scale in COSTS
+        }
+        names = {"algorithm": [str(group["variant"][0]) for group in groups]}
+        tables.append(_table(f"First round at {100 * target:.4g} %", names | costs))
+    note = "mean ± standard deviation over runs; MB both ways, all clients; evaluation not timed"
+    return Group(*tables, note)
+
+
+COSTS = (("rounds", "rounds", 1.0), ("MB", "bytes", 1e-6), ("seconds", "seconds", 1.0))
+
+
+def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "algorithm" else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def capital(text: str) -> str:
+    """Begin with a capital letter, and leave the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def reached(values: pl.Series, scale: float, digits: int) -> str:
+    """What a target took, of those runs that reached it."""
+    there = values.drop_nulls()
+    if not len(there):
+        return "not reached"
+    part = "" if len(there) == len(values) else f" ({len(there)} of {len(values)})"
+    return spread(there, scale, digits) + part
+
+
+def spread(values: pl.Series, scale: float, digits: int) -> str:
+    """Mean and, of several, standard deviation."""
+    numbers = [scale * float(value) for value in values]
+    if not numbers:
+        return "–"
+    mean = f"{sum(numbers) / len(numbers):,.{digits}f}"
+    if len(numbers) == 1:
+        return mean
+    return f"{mean} ± {pl.Series(numbers).std():.{digits}f}"
+
+
+def span(values: pl.Series) -> str:
+    """The smallest to the largest of whole numbers."""
+    numbers = sorted({int(value) for value in values})
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"

@@ -1,0 +1,146 @@
+"""Directories of runs as one polars frame, and what the frame says about targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from ...errors import ExperimentError
+from ..config.experiment import FREE, Experiment
+from ..config.keys import flatten
+from ..config.reading import read
+from ..run.directory import CONFIG
+from ..run.sweep import runs_in
+from ..run.tracking import RECORDS
+
+__all__ = ["SEEDS", "configurations", "frame", "measured", "summary", "varied"]
+
+SEEDS = ("federation.seed", "data.seed")
+COSTS = {"rounds": "round", "bytes": "total_bytes", "seconds": "total_seconds"}
+COUNTED = ("failures", "rejected", "limited")
+
+Flat = dict[str, object]
+
+
+def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
+    """The configuration of every run in the directories."""
+    found = [run for directory in directories for run in runs_in(directory)]
+    return {run: read(run / CONFIG) for run in found}
+
+
+def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
+    """One row per run and round, in order, up to round ``rounds`` if that is given.
+
+    Columns: ``run`` and its ``directory``; ``title`` of the algorithm, and ``variant``, which adds
+    the settings in which runs of that title differ (seeds apart); every key of the configuration
+    that differs, dotted, always with lr and the seed; the ``split`` evaluated on; the ``score``
+    on it, once more under its own name (``accuracy``, ``r2``), and what tables call it, its
+    ``measure``; the record's numbers, metrics under their own names; and the running totals
+    ``total_bytes`` and ``total_seconds``.
+    """
+    configs = configurations(directories)
+    flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
+    titles = {run: config.title for run, config in configs.items()}
+    inside = {
+        title: varied([flat[run] for run in flat if titles[run] == title])
+        for title in titles.values()
+    }
+    shared = [key for key in varied(list(flat.values())) if not key.startswith("settings.")]
+    keys = dict.fromkeys(
+        [*shared, SEEDS[0], "settings.lr", *(k for v in inside.values() for k in v)]
+    )
+    lines = []
+    for run, config in configs.items():
+        words = [f"{k.rpartition('.')[2]}={flat[run].get(k)}" for k in inside[titles[run]]]
+        about = {
+            "run": run.name,
+            "directory": str(run),
+            "title": titles[run],
+            "variant": " ".join([titles[run], *words]),
+            "split": config.evaluate.split,
+            **{key: _cell(flat[run].get(key)) for key in keys},
+        }
+        lines += [about | numbers for numbers in _records(run, config)]
+    if not lines:
+        raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
+    both = pl.sum_horizontal("bytes_down", "bytes_up")
+    found = pl.DataFrame(lines, infer_schema_length=None).with_columns(
+        both.cum_sum().over("directory").alias("total_bytes"),
+        pl.col("seconds").cum_sum().over("directory").alias("total_seconds"),
+    )
+    return found if rounds is None else found.filter(pl.col("round") <= rounds)
+
+
+def varied(configs: Sequence[Flat]) -> list[str]:
+    """The keys in which configurations differ, apart from seeds, names and lengths."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [
+        key
+        for key in keys
+        if key not in (*FREE, *SEEDS, "algorithm")
+        and len({repr(config.get(key)) for config in configs}) > 1
+    ]
+
+
+def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
+    """One row per run: final and best score, and what each target took, null if not reached.
+
+    A target is reached at the first evaluated round whose score is not below it; everything
+    sent and all seconds until then (evaluation not included) count.
+    """
+    evaluated = pl.col("score").drop_nulls()
+    about = ["run", "title", "variant", "split", "measure", *(c for c in data.columns if "." in c)]
+    return data.group_by("directory", maintain_order=True).agg(
+        *(pl.col(column).first() for column in about),
+        pl.col("round").max().alias("rounds"),
+        evaluated.last().alias("final"),
+        evaluated.max().alias("best"),
+        *(
+            pl.col(column).filter(pl.col("score") >= target).first().alias(f"{name}_to_{target:g}")
+            for target in targets
+            for name, column in COSTS.items()
+        ),
+    )
+
+
+def measured(data: pl.DataFrame) -> str:
+    """What the score of these runs is called, which must be the same for all."""
+    evaluated = data.drop_nulls("score")  # before that nobody may know
+    names = sorted((evaluated if len(evaluated) else data)["measure"].unique())
+    if len(names) > 1:
+        raise ExperimentError(
+            f"Some runs are judged by {' and others by '.join(names)}, which cannot be compared;"
+            " give runs of one kind."
+        )
+    return str(names[0])
+
+
+def _records(run: Path, config: Experiment) -> list[Flat]:
+    """The numbers of a run's records; replies failed, rejected and limited by count alone."""
+    path = run / RECORDS
+    # The last line may be half written by a run under way.
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    records = [_numbers(flatten(json.loads(line))) for line in whole.splitlines()]
+    objective = config.objective({name for record in records for name in record})
+    for record in records:
+        score = record.get(f"{config.evaluate.split}_{objective.score}")
+        record |= {objective.score: score, "score": score, "measure": objective.title}
+    return records
+
+
+def _numbers(flat: Mapping[str, object]) -> Flat:
+    numbers: Flat = dict.fromkeys(COUNTED, 0)
+    for key, value in flat.items():
+        table, _, name = key.partition(".")
+        if table in COUNTED:
+            numbers[table] = int(str(numbers[table])) + int(str(value))
+        elif not isinstance(value, list):
+            numbers[name if table == "metrics" else "_".join(filter(None, (name, table)))] = value
+    return numbers
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value

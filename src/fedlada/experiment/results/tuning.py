@@ -1,0 +1,103 @@
+"""The best settings of each algorithm in a sweep, by the score on the validation split.
+
+The score of a run is its mean accuracy (or R², or what else its task names) over the last
+:data:`LAST` evaluated rounds, because single rounds are noisy; that of settings is the mean over
+their seeds.  All runs must have had the same number of rounds, and none may have seen the test
+split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+from rich.table import Table
+
+from ...errors import ExperimentError
+from ..config.experiment import Experiment
+from ..config.keys import flatten
+from ..run.directory import finished
+from .frames import configurations, frame, measured, varied
+
+__all__ = ["LAST", "choose"]
+
+LAST = 5
+
+
+def choose(directory: Path) -> Table:
+    """Write ``best.toml``, one ``[[sweep.cell]]`` per algorithm, and return a table of scores."""
+    configs = configurations([directory])
+    _check(configs)
+    data = frame([directory])
+    scores = (
+        data.drop_nulls("score")
+        .group_by("directory", "title", "variant", maintain_order=True)
+        .agg(pl.col("score").tail(LAST).mean())
+        .group_by("title", "variant", maintain_order=True)
+        .agg(pl.col("score").mean(), pl.col("directory").first())
+        .sort("score", descending=True, maintain_order=True, nulls_last=True)
+    )
+    table = Table(
+        "algorithm",
+        f"validation {measured(data)} %",
+        "",
+        title=f"Mean of the last {LAST} evaluations",
+    )
+    blocks = []
+    for _, group in scores.group_by("title", maintain_order=True):
+        tried = [configs[Path(name)] for name in group["directory"]]
+        keys = varied([flatten(config.model_dump(mode="json")) for config in tried])
+        blocks.append(_block(tried[0], keys))
+        for row, config in zip(group.rows(named=True), tried, strict=True):
+            chosen = "best" if config is tried[0] else ""
+            edges = _edges(config, tried, keys) if chosen else ""
+            score = "diverged" if row["score"] is None else f"{100 * row['score']:.2f}"
+            table.add_row(row["variant"], score, chosen + edges)
+    (directory / "best.toml").write_text("\n".join(blocks))
+    return table
+
+
+def _check(configs: dict[Path, Experiment]) -> None:
+    for run, config in configs.items():
+        if config.evaluate.split != "validation":
+            raise ExperimentError(
+                f"{run} was evaluated on the test split; settings are chosen on"
+                ' evaluate.split = "validation".'
+            )
+        if not finished(run):
+            raise ExperimentError(f"{run} is not finished; fedlada resume {run.parent} goes on.")
+    budgets = {config.federation.rounds for config in configs.values()}
+    if len(budgets) > 1:
+        raise ExperimentError(
+            f"runs had {' and '.join(map(str, sorted(budgets)))} rounds; the comparison is fair"
+            " only with equal budgets."
+        )
+
+
+def _block(config: Experiment, keys: Sequence[str]) -> str:
+    """A cell for another sweep's file; plain values in JSON are TOML."""
+    flat = flatten(config.model_dump(mode="json"))
+    names = ["algorithm", *(["label"] if config.label else []), *keys]
+    lines = [f"{key} = {_value(flat[key])}" for key in names]
+    return "\n".join(["[[sweep.cell]]", *lines, ""])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {json.dumps(v)}" for key, v in value.items()) + " }"
+    # In a sweep a list is of alternatives.
+    return json.dumps([value] if isinstance(value, list) else value)
+
+
+def _edges(config: Experiment, tried: Sequence[Experiment], keys: Sequence[str]) -> str:
+    """A warning where a best number is the smallest or largest tried."""
+    at = []
+    for key in keys:
+        values = [flatten(c.model_dump(mode="json"))[key] for c in tried]
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        own = flatten(config.model_dump(mode="json"))[key]
+        if len(set(numbers)) > 1 and own in (min(numbers), max(numbers)):
+            at.append(key.rpartition(".")[2])
+    return f", with {', '.join(at)} at the edge of those tried: try beyond" if at else ""

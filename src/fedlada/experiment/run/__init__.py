@@ -1,0 +1,1 @@
+"""An experiment while it runs, in a directory of its own."""

@@ -1,0 +1,103 @@
+"""TensorBoard, MLflow and W&B as trackers; each library is imported when it is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ... import RoundRecord
+from ..config.experiment import Experiment
+from ..config.keys import flatten
+
+__all__ = ["ADAPTERS", "MLflow", "TensorBoard", "Tracker", "WeightsAndBiases"]
+
+
+class Tracker(Protocol):
+    """Takes the record of every round."""
+
+    def record(self, record: RoundRecord) -> None:
+        """Take one more."""
+        ...
+
+    def close(self) -> None:
+        """No more will come."""
+        ...
+
+
+def _scalars(record: RoundRecord) -> dict[str, float]:
+    flat = flatten(dataclasses.asdict(record))
+    names = {key: key.removeprefix("metrics.") for key in flat if key != "round"}
+    return {
+        name: float(value)
+        for key, name in names.items()
+        if isinstance(value := flat[key], (bool, int, float))
+    }
+
+
+class TensorBoard:
+    """Event files in the run's directory."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=first)
+
+    def record(self, record: RoundRecord) -> None:
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.round)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """A run of the experiment ``name``, wherever MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        import mlflow  # type: ignore[import-not-found,unused-ignore]
+
+        mlflow.set_experiment(config.name)
+        known = directory / "mlflow.txt"
+        run = known.read_text() if known.exists() else None
+        active = mlflow.start_run(run_id=run, run_name=None if run else directory.name)
+        if run is None:
+            mlflow.log_params(flatten(config.model_dump(mode="json")))
+            known.write_text(active.info.run_id)
+        self._mlflow = mlflow
+
+    def record(self, record: RoundRecord) -> None:
+        self._mlflow.log_metrics(_scalars(record), step=record.round)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+class WeightsAndBiases:
+    """A run of the project ``name``, continued under the same id."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
+        self._run = wandb.init(
+            project=config.name,
+            name=directory.name,
+            id=f"{config.name}-{directory.name}",
+            config=config.model_dump(mode="json"),
+            dir=str(directory),
+            resume="allow",
+        )
+
+    def record(self, record: RoundRecord) -> None:
+        self._run.log(_scalars(record), step=record.round)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+ADAPTERS: dict[str, Callable[[Experiment, Path, int], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}

@@ -1,0 +1,76 @@
+"""An experiment as a Flower app: the server does the rounds of ``directory`` over Flower's grid.
+
+``on_flower`` writes the app's config: ``directory`` of the run, on the server's machine, ``nodes``
+that must be there, ``experiment``, the configuration as TOML, from which clients make their data,
+and ``prepared``, a file on the clients' machine for what they made.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import Engine, LocalTraining
+from ...data import Clients
+from ...engines.complete import Complete
+from ...flower.apps import Connect, many_clients_app, serving_app
+from ..config.experiment import Experiment
+from ..config.keys import flatten
+from ..config.reading import experiment
+from .directory import rounds
+from .problem import Problem, build
+
+__all__ = ["client", "server"]
+
+WAIT = 120.0
+"""Seconds for the nodes to come, and to answer: each starts Python for that."""
+
+
+def serve(given: Mapping[str, Any], connect: Connect) -> None:
+    """Do the rounds that are left."""
+    config = _config(str(given["experiment"]))
+
+    def engine(problem: Problem) -> Engine:
+        nodes, clients = int(given["nodes"]), len(problem.clients)
+        return Complete(connect(config.plan(), problem.model, clients, nodes, WAIT))
+
+    for record in rounds(config, Path(str(given["directory"])), engine=engine):
+        print(f"round {record.round}/{config.federation.rounds}", flush=True)
+
+
+def own(given: Mapping[str, Any]) -> tuple[nn.Module, Clients, LocalTraining]:
+    """Return a model to train, the data of all clients, and how to train."""
+    untrained, clients, steps = _prepared(str(given["experiment"]), Path(str(given["prepared"])))
+    return copy.deepcopy(untrained), clients, steps
+
+
+server = serving_app(serve)
+client = many_clients_app(own)
+
+
+def _config(text: str) -> Experiment:
+    return experiment(flatten(tomllib.loads(text)), source="the app's config")
+
+
+@functools.cache
+def _prepared(text: str, prepared: Path) -> tuple[nn.Module, Clients, LocalTraining]:
+    """Make model, data and training once on a machine: every message to a node is a process."""
+    config = _config(text)  # makes the modules importable that it names
+    if not prepared.exists():
+        problem = build(config)
+        part = prepared.with_suffix(f".{os.getpid()}")
+        torch.save((problem.model, problem.clients, problem.train), part)
+        part.replace(prepared)
+    # Not weights alone; the directory is nobody else's to write to.
+    made: tuple[nn.Module, Clients, LocalTraining] = torch.load(
+        prepared, mmap=True, weights_only=False
+    )
+    return made

@@ -1,0 +1,136 @@
+"""A run whose server and clients are Flower's processes on this machine, watched from here.
+
+The ServerApp of ``flower_app`` writes records and checkpoints into the run's directory, as a run
+in process does; here Flower is started, the records are read as they come, and all is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tomli_w
+
+from ... import RoundRecord
+from ...errors import ExperimentError
+from ...server.lock import DirectoryLock
+from ..config.experiment import Experiment
+from ..config.reading import dump
+from .directory import checkpoints
+from .problem import participants
+from .tracking import RECORDS, JsonLines, parsed
+
+__all__ = ["FLOWER", "watched_rounds"]
+
+FLOWER = "flower"
+"""Where in a run's directory Flower has its homes, keys and logs; gone once the run is done."""
+POLL = 0.1  # seconds between looks at the records
+ENDING = 20.0  # seconds for the processes of a run that was killed to end
+
+
+def watched_rounds(config: Experiment, directory: Path) -> Iterator[RoundRecord]:
+    """Do the rounds that are left on the configuration's engine, yielding each record."""
+    from ...flower.loopback import Deployment, DeploymentError, RaySimulation
+
+    directory = directory.resolve()
+    ray, work = config.engine.name == "ray", directory / FLOWER
+    nodes = participants(config) if ray else config.engine.nodes
+    with _alone(directory):
+        done = _mend(directory)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        app = _app(config, directory, nodes=nodes)
+        try:
+            start = RaySimulation if ray else Deployment
+            with start(work, nodes=nodes, environment=_environment()) as engine:
+                run = engine.begin(app)
+                yield from _follow(directory / RECORDS, done, run.running)
+                run.wait()
+        except DeploymentError as error:
+            raise ExperimentError(
+                f"{error}\nAll logs are in {work / 'logs'}; fedlada resume {directory} goes on"
+                " after the last round that was finished."
+            ) from error
+        shutil.rmtree(work)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else starts Flower here; the ServerApp itself takes the checkpoints."""
+    lock = DirectoryLock(directory)
+    try:
+        lock.take()
+        yield
+    finally:
+        lock.release()
+
+
+def _mend(directory: Path) -> int:
+    """Cut the records to the rounds that are on disk in full; the bytes of those."""
+    saved = checkpoints(directory, wait=ENDING)
+    saved.open()
+    try:
+        newest = saved.latest()
+        JsonLines(directory / RECORDS, newest.record if newest else None).close()
+    finally:
+        saved.close()
+    return (directory / RECORDS).stat().st_size
+
+
+def _app(config: Experiment, directory: Path, *, nodes: int) -> Path:
+    """A Flower app around the modules of this package: no more than its pyproject."""
+    work = directory / FLOWER
+    told = {
+        "experiment": dump(config),
+        "directory": str(directory),
+        "prepared": str(work / "prepared.pt"),
+        "nodes": nodes,
+    }
+    if config.optimizer().client_state:
+        told["state-directory"] = str(checkpoints(directory).clients)
+    told["algorithm"] = json.dumps(config.algorithm)  # clients import only what is named here
+    module = f"{__package__}.flower_app"
+    project = {
+        "project": {"name": "experiment", "version": "1.0.0", "description": config.name},
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "fedlada",
+                    "components": {
+                        "serverapp": f"{module}:server",
+                        "clientapp": f"{module}:client",
+                    },
+                    "config": told,
+                }
+            }
+        },
+    }
+    app = work / "app"
+    app.mkdir()
+    (app / "pyproject.toml").write_text(tomli_w.dumps(project))
+    return app
+
+
+def _environment() -> dict[str, str]:
+    """Flower's processes run in other directories than this one."""
+    data = os.environ.get("FEDLADA_DATA")
+    return {"FEDLADA_DATA": str(Path(data).resolve())} if data else {}
+
+
+def _follow(path: Path, done: int, going: Callable[[], bool]) -> Iterator[RoundRecord]:
+    """The records after ``done`` bytes, as they come, until the run has ended."""
+    last = False
+    while not last:
+        last = not going()  # asked first, so that nothing is written after the last look
+        with path.open("rb") as file:
+            file.seek(done)
+            whole = b"".join(line for line in file if line.endswith(b"\n"))
+        done += len(whole)
+        yield from map(parsed, whole.splitlines())
+        if not last:
+            time.sleep(POLL)

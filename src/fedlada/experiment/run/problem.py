@@ -1,0 +1,216 @@
+"""Data, model, training and evaluation as a configuration asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ...client.objective import Objective, objective_of
+from ...client.training import Evaluation, LocalTraining
+from ...data import Augment, Clients, Examples, Images, Partition, partition
+from ...errors import ExperimentError
+from ...protocol.seeds import seed_of
+from ..config.experiment import Experiment
+from ..config.named import maker, objective_named, source
+from ..config.sections import Data
+
+__all__ = ["Prepared", "Problem", "build", "holders", "participants", "split"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What a federation is run on."""
+
+    model: nn.Module
+    clients: Clients
+    train: LocalTraining
+    evaluate: Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The preparation that a data set asks for, in training as in evaluation."""
+
+    plain: Callable[[Tensor], Tensor]
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Prepare a batch; nothing about it is random."""
+        return self.plain(inputs)
+
+
+def build(config: Experiment) -> Problem:
+    """Load the data and make everything; the configuration alone decides every bit of it."""
+    train, held_out = split(config)
+    held = holders(config.data, train)
+    if config.data.clients is None:
+        config.check_clients(len(held) if config.data.only is None else len(set(_owners(train))))
+    objective = _objective(config, train)
+    prepare = _preparation(config, train)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(config.federation.seed, "model"))
+        model = _model(config, train)
+    return Problem(
+        model=model,
+        clients=Clients(train, held),
+        train=LocalTraining(
+            steps=config.train.steps,
+            epochs=config.train.epochs,
+            batch_size=config.train.batch_size,
+            clip_norm=config.train.clip_norm,
+            loss=_loss(objective, train),
+            prepare=prepare,
+        ),
+        evaluate=_evaluation(config, train, held_out, objective, prepare),
+    )
+
+
+def split(config: Experiment) -> tuple[Examples, Examples]:
+    """Load the examples to train on, and those to evaluate on.
+
+    The validation split is taken out of the training set before that is dealt out to clients;
+    runs that use it never load the test set.  Where every owner is a client, it has a part of
+    the examples of each.
+    """
+    train = _load(config.data, "train")
+    if config.evaluate.split == "test":
+        return train, _load(config.data, "test")
+    rows = _shuffled(len(train), config.data.seed, "validation")
+    if config.data.partition == "natural":
+        held_out = _share_of_each(_owners(train), rows, config.data.validation)
+        return train.rows(rows[~held_out]), train.rows(rows[held_out])
+    count = round(config.data.validation * len(train))
+    return train.rows(rows[count:]), train.rows(rows[:count])
+
+
+def holders(data: Data, train: Examples) -> Partition:
+    """Decide which client holds which of the training examples."""
+    natural = data.partition == "natural"
+    everybody = partition(
+        train.labels,
+        data.partition,
+        clients=data.clients,
+        concentration=data.concentration,
+        seed=data.seed,
+        owners=_owners(train) if natural else None,
+    )
+    if data.only is None:
+        return everybody
+    if data.only >= len(everybody):
+        raise ExperimentError(
+            f"data.only is {data.only}, but clients are numbered from 0 to {len(everybody) - 1}."
+        )
+    return replace(
+        everybody,
+        indices=(everybody.indices[data.only],),
+        names=everybody.names[data.only :][:1],
+    )
+
+
+def participants(config: Experiment) -> int:
+    """Count the clients to sample from; where every owner is one, that takes the data."""
+    known = config.data.participants
+    return known if known is not None else len(holders(config.data, split(config)[0]))
+
+
+def _load(data: Data, name: str) -> Examples:
+    found = source(data.dataset).load(name, **data.options)
+    if not isinstance(found, Examples):
+        raise ExperimentError(
+            f"{data.dataset} returned a {type(found).__name__}; it must return"
+            " fedlada.data.Examples(inputs, labels), or fedlada.data.Images."
+        )
+    return found
+
+
+def _owners(train: Examples) -> list[int | str]:
+    if train.owners is None:
+        raise ExperimentError(
+            "data.partition is 'natural', but the data set does not say whom its examples belong"
+            " to; choose another partition, or give Examples owners."
+        )
+    return list(train.owners)
+
+
+def _share_of_each(owners: list[int | str], rows: Tensor, share: float) -> Tensor:
+    """Mark the first rows of each owner, but never all that an owner has."""
+    left: dict[int | str, int] = {}
+    for owner in owners:
+        left[owner] = left.get(owner, 0) + 1
+    left = {owner: min(round(share * count), count - 1) for owner, count in left.items()}
+    marked = []
+    for row in rows.tolist():
+        marked.append(left[owners[row]] > 0)
+        left[owners[row]] -= 1
+    return torch.tensor(marked)
+
+
+def _objective(config: Experiment, train: Examples) -> Objective:
+    named = config.data.task
+    return objective_of(train.labels) if named is None else objective_named(named)
+
+
+def _loss(objective: Objective, train: Examples) -> Callable[[Tensor, Tensor], Tensor] | Objective:
+    """Give the loss by itself, as 0.2.0 did, except where the labels would replace it."""
+    replaced = objective.loss is cross_entropy and train.labels.is_floating_point()
+    return objective if replaced else objective.loss
+
+
+def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | None:
+    """Images are normalised and augmented; all else is as the data set says."""
+    if isinstance(train, Images):
+        if train.statistics is None:
+            raise ExperimentError(
+                f"{config.data.dataset} does not say how its images are normalised; give Images"
+                " statistics, such as statistics=Statistics.of(inputs) of the training set."
+            )
+        return Augment(*train.statistics, crop=config.train.crop, flip=config.train.flip)
+    for key, value in (("crop", config.train.crop), ("flip", config.train.flip)):
+        if value:
+            raise ExperimentError(
+                f"train.{key} is {value!r}, but {config.data.dataset} holds no images; leave it"
+                " out."
+            )
+    return None if train.prepare is None else Prepared(train.prepare)
+
+
+def _model(config: Experiment, train: Examples) -> nn.Module:
+    model = maker(config.model.name)(train, **config.model.options)
+    if not isinstance(model, nn.Module):
+        raise ExperimentError(
+            f"{config.model.name} returned a {type(model).__name__}; it must return a"
+            " torch.nn.Module."
+        )
+    return model
+
+
+def _evaluation(
+    config: Experiment,
+    train: Examples,
+    held_out: Examples,
+    objective: Objective,
+    prepare: Augment | Prepared | None,
+) -> Callable[[nn.Module], dict[str, float]]:
+    sets: dict[str, Examples] = {config.evaluate.split: held_out}
+    if config.evaluate.train_sample:
+        rows = _shuffled(len(train), config.data.seed, "train sample")
+        sets["train"] = train.rows(rows[: config.evaluate.train_sample])
+    plain = None if prepare is None else prepare.plain
+    evaluations = [
+        Evaluation(data=examples, prepare=plain, objective=objective, split=name)
+        for name, examples in sets.items()
+    ]
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return {
+            name: value for evaluation in evaluations for name, value in evaluation(model).items()
+        }
+
+    return evaluate
+
+
+def _shuffled(count: int, seed: int, purpose: str) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed_of(seed, purpose)))

@@ -1,0 +1,131 @@
+"""What a terminal, or a log file, shows of runs under way: rate, time left, score."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from ..config.experiment import Experiment
+from ..config.reading import read
+from .directory import CONFIG, last_line
+from .sweep import LOG, Standing
+
+__all__ = ["Display", "score"]
+
+REFRESH, REFRESH_LOG = 1.0, 60.0  # seconds, on a terminal and elsewhere
+
+
+class Display:
+    """The rounds of some runs: on a terminal bars, elsewhere a line now and then."""
+
+    def __init__(self, console: Console, runs: Sequence[Path]) -> None:
+        self._console, self._live = console, console.is_terminal
+        self._configs = {run: read(run / CONFIG) for run in runs}
+        self._rounds = {run: config.federation.rounds for run, config in self._configs.items()}
+        self._latest: dict[Path, Mapping[str, object]] = {run: last_line(run) for run in runs}
+        self._score = {run: score(self._configs[run], line) for run, line in self._latest.items()}
+        self._began, self._first = time.monotonic(), self._done()
+        self._shown, self._reported = self._began, set[Path]()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=console)
+        self._bars: dict[Path | None, TaskID] = {}
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._progress.stop()
+
+    def show(self, run: Path, line: Mapping[str, object]) -> None:
+        """Show the newest record of the only run."""
+        self._take(run, line)
+        ended = self._round(run) == self._rounds[run]
+        if self._live:
+            self._bar(run, run.name, f"{self._score[run]}  {self._pace()}")
+        elif ended or self._due(REFRESH):
+            self._say(f"{self._standing(run)}  {self._pace()}")
+
+    def watch(self, standing: Standing) -> None:
+        """Show how a sweep stands; cheap enough to be called many times a second."""
+        for run in [*standing.done, *standing.failed]:
+            if run not in self._reported:
+                self._reported.add(run)
+                self._take(run, last_line(run))
+                if run in self._bars:
+                    self._progress.remove_task(self._bars.pop(run))
+                failed = f"failed, see {run / LOG}:" if run in standing.failed else "done"
+                self._say(f"{failed} {self._standing(run)}")
+        if not self._due(REFRESH if self._live else REFRESH_LOG):
+            return
+        for run in standing.running:
+            self._take(run, last_line(run))
+            if self._live:
+                self._bar(run, run.name, self._score[run])
+            else:
+                self._say(self._standing(run))
+        if self._live:
+            self._bar(None, "all", self._pace())
+        else:
+            self._say(f"{self._done()}/{sum(self._rounds.values())} rounds  {self._pace()}")
+
+    def _take(self, run: Path, line: Mapping[str, object]) -> None:
+        self._latest[run] = line
+        self._score[run] = score(self._configs[run], line) or self._score[run]
+
+    def _due(self, every: float) -> bool:
+        due = time.monotonic() - self._shown > every
+        self._shown = time.monotonic() if due else self._shown
+        return due
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _bar(self, run: Path | None, name: str, text: str) -> None:
+        """Draw the bar of one run, or of all."""
+        total = sum(self._rounds.values()) if run is None else self._rounds[run]
+        done = self._done() if run is None else self._round(run)
+        if run not in self._bars:
+            self._bars[run] = self._progress.add_task(name, total=total, text="")
+        self._progress.update(self._bars[run], completed=done, text=text)
+
+    def _standing(self, run: Path) -> str:
+        return f"{run.name}: round {self._round(run)}/{self._rounds[run]}  {self._score[run]}"
+
+    def _round(self, run: Path) -> int:
+        return int(str(self._latest[run].get("round", 0)))
+
+    def _done(self) -> int:
+        return sum(min(self._round(run), rounds) for run, rounds in self._rounds.items())
+
+    def _pace(self) -> str:
+        """``12.3 rounds/min, 1:02:03 left``."""
+        done, total = self._done(), sum(self._rounds.values())
+        rate = (done - self._first) / (time.monotonic() - self._began)
+        if not rate:
+            return ""
+        left = round((total - done) / rate)
+        clock = f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+        return f"{60 * rate:.1f} rounds/min, {clock} left"
+
+
+def score(config: Experiment, line: Mapping[str, object]) -> str:
+    """``test accuracy 51.2%`` of a record as JSON has it, if that round was evaluated."""
+    metrics = line.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return ""
+    objective, split = config.objective(metrics), config.evaluate.split
+    value = metrics.get(f"{split}_{objective.score}")
+    return "" if value is None else f"{split} {objective.title} {value:.1%}"

@@ -1,0 +1,90 @@
+"""Where records go while a run is under way: JSON lines always, other trackers when asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from ... import RoundRecord
+from ...atomic import write
+from ...errors import ExperimentError, missing_extra
+from ..config.experiment import Experiment
+from .adapters import ADAPTERS, Tracker
+
+__all__ = ["RECORDS", "JsonLines", "Tracker", "parsed", "trackers"]
+
+RECORDS = "records.jsonl"
+
+
+@contextmanager
+def trackers(
+    config: Experiment, directory: Path, resumed: RoundRecord | None
+) -> Iterator[list[Tracker]]:
+    """All trackers of a run that is fresh or goes on after the record ``resumed``."""
+    with ExitStack() as stack:
+        lines = JsonLines(directory / RECORDS, resumed)
+        made: list[Tracker] = [stack.enter_context(closing(lines))]
+        for name in config.track:
+            try:
+                adapter = ADAPTERS[name](config, directory, resumed.round if resumed else 1)
+            except ModuleNotFoundError as error:
+                raise missing_extra(error, f'track = ["{name}"]', name) from None
+            made.append(stack.enter_context(closing(adapter)))
+            if resumed is not None:
+                adapter.record(resumed)  # it may have been killed before it took this one
+        yield made
+
+
+class JsonLines:
+    """One line per round, on disk before the next round begins.
+
+    A run that was killed may have left half a line, or lines of rounds after its last
+    checkpoint; these go.  The line of the checkpoint itself may be missing; it comes.
+    """
+
+    def __init__(self, path: Path, resumed: RoundRecord | None) -> None:
+        last = 0 if resumed is None else resumed.round
+        text = path.read_text() if path.exists() else ""
+        lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")][:last]
+        if resumed is not None and len(lines) == last - 1:
+            lines.append(_line(resumed))
+        rounds = [json.loads(line)["round"] for line in lines]
+        if rounds != list(range(1, last + 1)):
+            raise ExperimentError(
+                f"{path} does not hold rounds 1 to {last} in order, though the checkpoint beside it"
+                " is of that round; restore the file, or delete the run's directory to start again."
+            )
+        write(path, "".join(lines).encode())
+        self._file = path.open("a")
+
+    def record(self, record: RoundRecord) -> None:
+        self._file.write(_line(record))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def parsed(line: bytes | str) -> RoundRecord:
+    """The record that a line holds."""
+    found = json.loads(line)
+    for key in ("metrics", "spread"):
+        found[key] = {n: math.nan if v is None else v for n, v in found[key].items()}
+    return RoundRecord(**{**found, "cohort": tuple(found["cohort"])})
+
+
+def _line(record: RoundRecord) -> str:
+    return json.dumps(_finite(dataclasses.asdict(record)), allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN: a diverged loss is null."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

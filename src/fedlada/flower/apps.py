@@ -1,0 +1,63 @@
+"""Flower apps around callables, so that nothing outside this folder need import Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from ..client.round import D, Train
+from ..engines.in_process import ClientDatasets
+from ..protocol.engine import Engine
+from ..server.plan import Plan
+from .client_app import answer_query, training
+from .grid import GridEngine
+
+__all__ = ["Connect", "many_clients_app", "serving_app"]
+
+Connect = Callable[[Plan, nn.Module, int, int, float], Engine]
+"""Make the engine of a plan and a model, over so many clients on so many nodes that are to come
+within so many seconds."""
+
+
+def serving_app(serve: Callable[[Mapping[str, Any], Connect], None]) -> ServerApp:
+    """Make a ServerApp that calls ``serve(run_config, connect)``."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        def connect(
+            plan: Plan, model: nn.Module, clients: int, nodes: int, wait: float
+        ) -> GridEngine:
+            return GridEngine.of(plan, grid, model, clients=clients, nodes=nodes, wait=wait)
+
+        serve(context.run_config, connect)
+
+    return app
+
+
+def many_clients_app(
+    own: Callable[[Mapping[str, Any]], tuple[nn.Module, ClientDatasets[D], Train[D]]],
+) -> ClientApp:
+    """Make a ClientApp whose nodes have several clients each.
+
+    ``own(run_config)`` gives a model of this process's own, the data of all clients, and how to
+    train.
+    """
+    app = ClientApp()
+    app.query()(answer_query)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model, clients, steps = own(context.run_config)
+        with training(message, context, model) as local:
+            data = clients[local.client]
+            local.metrics = steps(model, data, local.optimizer())
+            local.examples = len(data)
+        return local.reply
+
+    return app

@@ -1,0 +1,81 @@
+"""The codecs by name, and which vector of a run travels in which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...errors import nearest, require
+from .codec import Codec
+from .exact import Exact
+
+__all__ = ["CODECS", "Codecs", "Way"]
+
+Way = Literal["down", "up"]
+
+CODECS: dict[str, Codec] = {
+    "exact": Exact(),
+}
+"""Every codec by name; one of your own is one more entry, made on both sides."""
+
+EVERY = "*"
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """The codec of each vector, each way; a vector that is not named travels exactly.
+
+    >>> Codecs.read("exact")
+    >>> Codecs.read("bf16")
+    >>> Codecs.read("x=bf16 g_a=bf16 | delta=bf16")
+    """
+
+    down: Mapping[str, str] = field(default_factory=dict)
+    up: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Codecs:
+        """Read one codec for all, or ``vector=codec`` words, those up after a ``|``."""
+        ways = text.split("|")
+        require(
+            len(ways) <= 2,
+            f"codec is {text!r}; write the vectors that go down, then |, then those that come up:"
+            " 'x=bf16 | delta=bf16'",
+        )
+        tables = [dict(_pair(word) for word in way.split()) for way in ways]
+        return cls(*(_without_exact(table) for table in (tables * 2)[:2]))
+
+    def of(self, way: Way, vector: str) -> Codec:
+        """Return the codec of a vector."""
+        table = self.down if way == "down" else self.up
+        return CODECS[table.get(vector, table.get(EVERY, "exact"))]
+
+    def __str__(self) -> str:
+        """Return the text that :meth:`read` reads, with versions: the bits depend on these."""
+        if not (self.down or self.up):
+            return "exact"
+        return " | ".join(
+            " ".join(f"{vector}={name}/{CODECS[name].version}" for vector, name in table.items())
+            for table in (self.down, self.up)
+        )
+
+
+def _pair(word: str) -> tuple[str, str]:
+    vector, equals, name = word.rpartition("=")
+    name, slash, version = name.partition("/")
+    require(name in CODECS, f"there is no codec {name!r}; {nearest(name, CODECS)}")
+    own = str(CODECS[name].version)
+    require(
+        not slash or version == own,
+        f"codec {name} is asked for in version {version}, and here it is version {own}; install"
+        " the same fedlada on both sides",
+    )
+    return vector if equals else EVERY, name
+
+
+def _without_exact(table: dict[str, str]) -> dict[str, str]:
+    """Leave out what says nothing."""
+    if table.get(EVERY, "exact") != "exact":
+        return dict(sorted(table.items()))
+    return {vector: name for vector, name in sorted(table.items()) if name != "exact"}

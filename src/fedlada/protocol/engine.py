@@ -1,0 +1,38 @@
+"""The seam between the server loop and whatever runs the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from .messages import Failure, Reply, Task
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """Runs the clients of a cohort; everything that is distributed is behind this."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients are registered; they are numbered from 0."""
+        ...
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep vectors between rounds."""
+        ...
+
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Send the task to the cohort and yield replies as they arrive, in any order.
+
+        The server loop may stop asking before all have replied.
+        """
+        ...
+
+    def commit(self, task: Task, clients: Sequence[int]) -> None:
+        """Take note that the replies of these clients were accepted and are on record.
+
+        What they staged becomes theirs; each client is told so again with its next task.
+        """
+        ...

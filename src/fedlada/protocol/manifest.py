@@ -1,0 +1,124 @@
+"""Which tensors a vector has: names, dtypes and shapes, in one order that both sides agree on.
+
+Both sides derive the manifest from their own model, and it must be the same.  This is the one
+place that knows which vectors have the layout of the parameters and which that of the buffers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import FedladaError, require
+from .federated import BufferPolicy, federated_names, kind_of
+
+__all__ = ["DTYPES", "Entry", "Layout", "Manifest"]
+
+DTYPES = {
+    str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+
+
+class Entry(NamedTuple):
+    """A tensor of a vector."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.name[:200]} ({self.dtype[:20].removeprefix('torch.')} {self.shape[:10]})"
+
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return torch.Size(self.shape).numel()
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes uncoded."""
+        return self.numel * DTYPES[self.dtype].itemsize
+
+
+Layout = list[Entry]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Names, dtypes and shapes of the tensors of a vector, for parameters and for buffers."""
+
+    parameters: Layout
+    buffers: Layout
+
+    @classmethod
+    def of(cls, model: nn.Module, buffers: BufferPolicy) -> Manifest:
+        """Derive the manifest of a model."""
+        tensors = model.state_dict(keep_vars=True)
+        names = federated_names(model, buffers)
+        return cls(
+            [_entry(name, tensors[name]) for name in names["parameters"]],
+            [_entry(name, tensors[name]) for name in names["buffers"]],
+        )
+
+    def layout(self, vector: str) -> Layout:
+        """Return the layout of a vector by its name."""
+        return self.buffers if kind_of(vector) == "buffers" else self.parameters
+
+    def text(self) -> str:
+        """Return the manifest as it travels."""
+        return json.dumps([self.parameters, self.buffers])
+
+    def check(self, other: str) -> None:
+        """Raise, saying where, unless another side's manifest is this one."""
+        if other == self.text():
+            return
+        for kind, ours, theirs in zip(
+            ("parameters", "buffers"), (self.parameters, self.buffers), _layouts(other), strict=True
+        ):
+            require(
+                len(ours) == len(theirs),
+                f"the server's model has {len(theirs)} {kind}, this client's has {len(ours)}; both"
+                " must build the same model",
+            )
+            for mine, yours in zip(ours, theirs, strict=True):
+                require(
+                    mine == yours,
+                    f"the server's model has {yours} where this client's has {mine}; both must"
+                    " build the same model",
+                )
+
+
+def _entry(name: str, t: Tensor) -> Entry:
+    require(
+        str(t.dtype) in DTYPES,
+        f"{name} is {t.dtype}; what travels must be one of {', '.join(DTYPES)}",
+    )
+    return Entry(name, str(t.dtype), list(t.shape))
+
+
+def _layouts(text: str) -> list[Layout]:
+    """Read another side's manifest, which may be any text."""
+    sentence = "what the server sent is not the manifest of a model; both must run the same fedlada"
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise FedladaError(sentence) from wrong
+    require(
+        isinstance(given, list)
+        and len(given) == 2
+        and all(isinstance(layout, list) and all(map(_is_entry, layout)) for layout in given),
+        sentence,
+    )
+    return [[Entry(*entry) for entry in layout] for layout in given]
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, list)
+        and [type(part) for part in entry] == [str, str, list]
+        and all(type(size) is int for size in entry[2])
+    )

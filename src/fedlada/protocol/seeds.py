@@ -1,0 +1,13 @@
+"""Randomness is a function of what it is for: (seed, purpose, round, client)."""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = ["seed_of"]
+
+
+def seed_of(*key: int | str) -> int:
+    """Return a 63-bit seed for whatever ``key`` names, such as (seed, "client", round, client)."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

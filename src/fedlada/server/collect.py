@@ -1,0 +1,53 @@
+"""Collecting: send a task to a cohort, and tally what comes back.
+
+This is the part of a round that parallel workers and the leaves of an aggregation tree run on
+their share of the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..protocol.engine import Engine
+from ..protocol.messages import Task
+from .guard import Admission, History, Open
+from .plan import Plan
+from .record import Clock
+from .tally import Tally
+
+__all__ = ["collect", "new_tally"]
+
+
+def new_tally(plan: Plan, task: Task, cohort: Sequence[int], history: History) -> Tally:
+    """Make the empty tally of a cohort, with the guard that the plan asks for."""
+    admission = (
+        Open(plan.weighting)
+        if plan.guard is None
+        else Admission(
+            plan.guard, plan.algorithm, task, cohort, history=history, weighting=plan.weighting
+        )
+    )
+    return Tally(plan.aggregator(), cohort, admission)
+
+
+def collect(
+    plan: Plan,
+    engine: Engine,
+    task: Task,
+    cohort: Sequence[int],
+    history: History,
+    *,
+    share: Sequence[int] | None = None,
+    clock: Clock | None = None,
+) -> Tally:
+    """Exchange with the cohort, or with a ``share`` of it, and return a mergeable tally.
+
+    Call ``close`` on the tally when all shares are merged.
+    """
+    tally = new_tally(plan, task, cohort, history)
+    clock = clock or Clock()
+    for reply in clock.waiting(engine.exchange(task, cohort if share is None else share)):
+        tally.add(reply)
+        if tally.enough(plan.target):
+            break
+    return tally

@@ -1,0 +1,50 @@
+"""The model of a checkpoint as a plain ``state_dict``, for any torch program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ..atomic import write
+from ..errors import require
+from .checkpoint import Checkpoint, Checkpoints, safetensors
+
+__all__ = ["export"]
+
+
+def export(
+    checkpoint: Checkpoint | Checkpoints | str | Path,
+    path: str | Path,
+    model: nn.Module | None = None,
+) -> None:
+    """Write the model of a checkpoint as a plain ``state_dict`` in safetensors.
+
+    Any torch program loads it: ``model.load_state_dict(safetensors.torch.load_file(path))``.
+    Without ``model`` it has the federated parameters and averaged buffers; with it, also all
+    that never travelled, such as frozen parameters.
+    """
+    if isinstance(checkpoint, str | Path):
+        checkpoint = Checkpoints(checkpoint)
+    if isinstance(checkpoint, Checkpoints):
+        found = checkpoint.latest()
+        require(found is not None, f"there is no checkpoint in {checkpoint.directory}")
+        assert found is not None
+        checkpoint = found
+    tensors = checkpoint.model()
+    if model is not None:
+        tensors = _with_ties(model, tensors)
+    write(
+        Path(path),
+        safetensors().save({n: t.detach().contiguous().clone() for n, t in tensors.items()}),
+    )
+
+
+def _with_ties(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The whole ``state_dict``; a tied weight is federated under one name and has several."""
+    state = model.state_dict(keep_vars=True)
+    unknown = trained.keys() - state.keys()
+    require(not unknown, f"the model has no {', '.join(sorted(unknown))}: it is another model")
+    by_identity = {id(state[name]): t for name, t in trained.items()}
+    return {name: by_identity.get(id(t), t.detach()) for name, t in state.items()}

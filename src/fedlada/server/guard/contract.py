@@ -1,0 +1,77 @@
+"""What a reply must be before anything in it is measured: an answer to this task, as agreed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from ...algorithms import Algorithm, Vector
+from ...protocol.federated import BUFFERS
+from ...protocol.messages import Reply, Task
+
+__all__ = ["MOST", "Contract"]
+
+METRICS, NAME = 100, 100
+"""How many metrics a reply may have, and how long their names may be."""
+
+MOST = 2**53
+"""Counts from here on are not exact as floating-point numbers."""
+
+
+class Contract:
+    """Checks that each reply is a client's first answer to this task, with the agreed vectors."""
+
+    def __init__(self, algorithm: Algorithm, task: Task, cohort: Collection[int]) -> None:
+        self._task, self._cohort = task, frozenset(cohort)
+        self._answered: set[int] = set()
+        self.like: Mapping[str, Vector] = dict.fromkeys(algorithm.up, task.vectors.x)
+        """A vector of the shapes and types that each ``up`` vector must have."""
+        if BUFFERS in task.vectors:
+            self.like = {**self.like, BUFFERS: task.vectors.buffers}
+
+    def breach(self, reply: Reply) -> str | None:
+        """Say what is wrong with a reply; None if nothing is."""
+        return self._not_to_this_task(reply) or self._not_as_agreed(reply)
+
+    def answered(self, client: int) -> bool:
+        """Tell whether the client has answered this task, well or badly."""
+        return client in self._answered
+
+    def _not_to_this_task(self, reply: Reply) -> str | None:
+        if (reply.round, reply.nonce) != (self._task.round, self._task.nonce):
+            return "reply to another task"
+        if reply.client in self._answered:
+            return "second reply"
+        if reply.client not in self._cohort:
+            return "not asked"
+        self._answered.add(reply.client)
+        return None
+
+    def _not_as_agreed(self, reply: Reply) -> str | None:
+        if set(reply.vectors) != set(self.like):
+            return "wrong vectors"
+        if not all(_alike(vector, self.like[name]) for name, vector in reply.vectors.items()):
+            return "wrong shapes or types"
+        if not all(type(n) is int and 0 < n < MOST for n in (reply.examples, reply.steps)):
+            return "impossible counts"
+        if not (_is_number(reply.lr_sum) and reply.lr_sum > 0):
+            return "impossible counts"
+        if not (_is_number(reply.seconds) and 0 <= reply.seconds < math.inf):
+            return "impossible counts"
+        if len(reply.metrics) > METRICS or not all(
+            isinstance(name, str) and len(name) <= NAME and _is_number(value)
+            for name, value in reply.metrics.items()
+        ):
+            return "wrong metrics"
+        return None
+
+
+def _alike(vector: Vector, like: Vector) -> bool:
+    return len(vector) == len(like) and all(
+        t.shape == u.shape and t.dtype == u.dtype and t.layout == u.layout
+        for t, u in zip(vector, like, strict=True)
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < MOST)

@@ -1,0 +1,70 @@
+"""One run at a time in a directory.
+
+Another process is refused.  A run of the same process takes the directory over, as when a cell of
+a notebook is run again; the run that had it before can then save nothing more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakValueDictionary
+
+from filelock import FileLock, Timeout
+
+from ..errors import FedladaError
+
+__all__ = ["DirectoryInUse", "DirectoryLock"]
+
+POLL = 0.1
+"""Seconds between two tries to take a directory that another process has."""
+
+
+class DirectoryInUse(FedladaError):
+    """Another run has the directory."""
+
+
+class DirectoryLock:
+    """Holds a directory from :meth:`take` to :meth:`release`, or until this object is gone."""
+
+    _mine: ClassVar[WeakValueDictionary[Path, DirectoryLock]] = WeakValueDictionary()
+
+    def __init__(self, directory: Path, *, wait: float = 0.0) -> None:
+        """Wait up to ``wait`` seconds for another process that is still ending there."""
+        self._directory, self._wait = directory.resolve(), wait
+        self._lock: FileLock | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether this object holds the directory."""
+        return self._lock is not None
+
+    def take(self) -> None:
+        """Make the directory and take it."""
+        if self.taken:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        before = self._mine.get(self._directory)
+        if before is not None:
+            before.release()
+        lock = FileLock(self._directory / "lock", mode=0o600, thread_local=False)
+        try:
+            lock.acquire(timeout=self._wait, poll_interval=POLL)
+        except Timeout:
+            raise DirectoryInUse(
+                f"another process is running in {self._directory}; wait for it, stop it, or take"
+                " another directory"
+            ) from None
+        self._lock = lock
+        self._mine[self._directory] = self
+
+    def release(self) -> None:
+        """Let go of the directory, for another run."""
+        if self._lock is not None:
+            self._lock.release(force=True)
+            self._lock = None
+            self._mine.pop(self._directory, None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_lock", None) is not None:
+            self.release()

@@ -1,0 +1,148 @@
+"""The server loop, written once against the engine seam: a generator of round records."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ..algorithms import Round
+from ..protocol.engine import Engine
+from ..protocol.federated import BUFFERS
+from ..protocol.messages import Task
+from ..protocol.seeds import seed_of
+from ..protocol.wire import send
+from .collect import collect
+from .plan import Plan
+from .record import Clock, RoundRecord
+from .state import ServerState
+from .tally import Tally
+
+__all__ = ["advance", "federate", "next_task", "report"]
+
+Distances = tuple[float, float] | tuple[None, None]
+
+
+def federate(
+    plan: Plan,
+    engine: Engine,
+    state: ServerState,
+    *,
+    evaluate: Callable[[int], Mapping[str, float]] | None = None,
+    save: Callable[[ServerState, RoundRecord], int | None] | None = None,
+) -> Iterator[RoundRecord]:
+    """Run rounds until ``state.round`` is ``plan.rounds``, yielding a record after each.
+
+    ``state`` is renewed in place; ``save(state, record)`` is called once it is, before any client
+    is told that its reply was accepted, so a run continued from what was saved is the same run.
+    It returns the earliest round that the run can be resumed from.
+    """
+    trouble = Counter[str]()
+    while state.round < plan.rounds:
+        clock = Clock()
+        task, cohort = next_task(plan, state, engine.clients)
+        tally = collect(plan, engine, task, cohort, state.history, clock=clock)
+        applied, distances = advance(plan, state, tally, engine)
+        record = report(state, task, tally, applied, distances, clock, evaluate)
+        if save is not None:
+            state.resumable_from = save(state, record)
+        engine.commit(task, sorted(tally.accepted) if applied else [])
+        trouble.update(record.rejected)
+        trouble.update({f"limited {what}": count for what, count in record.limited.items()})
+        yield record
+    if trouble:
+        warnings.warn(
+            f"the guard stepped in, over {plan.rounds} rounds: "
+            + ", ".join(f"{reason} {count}x" for reason, count in trouble.most_common()),
+            stacklevel=2,
+        )
+
+
+def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Sequence[int]]:
+    """Choose the cohort of the next round, and put on the wire what it is sent."""
+    cohort = plan.sampling.cohort(plan.seed, state.round, clients)
+    names = (*plan.algorithm.down, *(name for name in (BUFFERS,) if name in state.vectors))
+    seed = seed_of(plan.seed, "down", state.round)
+    parcel = send(state.vectors.only(names), plan.codec, "down", seed=seed)
+    task = Task(
+        round=state.round,
+        seed=plan.seed,
+        lr=plan.algorithm.lr(state.round, decay=plan.lr_decay),
+        vectors=parcel.vectors,
+        parcel=parcel,
+        codecs=plan.codec,
+        nonce=secrets.token_hex(8),
+        run=state.run,
+        last_accepted={c: state.last_accepted[c] for c in cohort if c in state.last_accepted},
+        resumable_from=state.round if state.resumable_from is None else state.resumable_from,
+    )
+    return task, cohort
+
+
+def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tuple[bool, Distances]:
+    """Renew the state from a whole tally, or leave the vectors as they were if it is too small.
+
+    Returns whether the model changed, and then drift and consistency if they are known.
+    """
+    tally.close()
+    applied = len(tally.accepted) >= plan.minimum
+    distances: Distances = None, None
+    if applied:
+        s, scalars, mean = state.vectors, tally.total.scalars(), tally.total.vectors()
+        x = s.x
+        if BUFFERS in mean:
+            s.buffers = mean.pop(BUFFERS)
+        r = Round(
+            steps=scalars["steps"],
+            lr_sum=scalars["lr_sum"],
+            accepted=len(tally.accepted),
+            clients=engine.clients,
+            updates=state.updates,
+        )
+        plan.algorithm.serve(s, mean, r)
+        if tally.total.is_mean:
+            distances = tally.distances(x - s.x, mean.delta)
+        if plan.guard is not None:
+            state.history = plan.guard.remember(state.history, tally.seen)
+        if engine.keeps:
+            state.last_accepted |= dict.fromkeys(sorted(tally.accepted), state.round)
+    state.round += 1
+    state.updates += applied
+    return applied, distances
+
+
+def report(
+    state: ServerState,
+    task: Task,
+    tally: Tally,
+    applied: bool,
+    distances: Distances,
+    clock: Clock,
+    evaluate: Callable[[int], Mapping[str, float]] | None,
+) -> RoundRecord:
+    """Put on record what came of the round; the clock stops before the evaluation."""
+    seconds, own = clock.read()
+    metrics, spread = tally.metrics()
+    if evaluate is not None:
+        metrics |= {name: float(value) for name, value in evaluate(state.round).items()}
+    return RoundRecord(
+        round=state.round,
+        lr=task.lr,
+        cohort=tuple(tally.cohort),
+        accepted=len(tally.accepted),
+        applied=applied,
+        steps=tally.total.scalars()["steps"] if tally.accepted else 0.0,
+        bytes_down=task.nbytes * (len(tally.cohort) - tally.unreached),
+        bytes_up=tally.bytes_up,
+        seconds=seconds,
+        local_seconds=tally.local_seconds,
+        server_seconds=own,
+        drift=distances[0],
+        consistency=distances[1],
+        failures=dict(sorted(tally.failures.items())),
+        rejected=dict(sorted(tally.rejected.items())),
+        limited=dict(sorted(tally.limited.items())),
+        metrics=metrics,
+        spread=spread,
+    )

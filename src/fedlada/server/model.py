@@ -1,0 +1,122 @@
+"""The server's model beside its state: where a run starts, or goes on from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from ..algorithms import Vector
+from ..errors import require
+from ..protocol.federated import (
+    BUFFERS,
+    federated_buffers,
+    federated_names,
+    federated_parameters,
+    kind_of,
+)
+from .checkpoint import Checkpoints
+from .fingerprint import Plain, describe
+from .plan import Plan
+from .record import RoundRecord
+from .state import ServerState
+
+__all__ = ["Evaluate", "Server"]
+
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+class Server:
+    """A working model, the server's state of it, and the checkpoints of both."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        *,
+        state: ServerState | None = None,
+        checkpoints: Checkpoints | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Start anew, from ``state``, or from the newest of the ``checkpoints``.
+
+        These must be of a run with the same plan and the same ``config``, which has what else
+        makes the run what it is; how many rounds there are in all may change.
+        """
+        self._plan, self._model = plan, model
+        parameters = federated_parameters(model)
+        self._parameters = Vector(p.detach() for p in parameters.values())
+        self._buffers = federated_buffers(model, plan.buffers)
+        self._initial_buffers = self._buffers.clone()
+        self._names = federated_names(model, plan.buffers)
+        self._config: dict[str, Plain] = {
+            **plan.identity(),
+            "parameters": {n: f"{p.dtype} {list(p.shape)}" for n, p in parameters.items()},
+            **{key: describe(value) for key, value in (config or {}).items()},
+        }
+        self._checkpoints = checkpoints
+        self.resumed: RoundRecord | None = None
+        """The record of the last round that was done before, if the run goes on from one."""
+        require(
+            state is None or checkpoints is None,
+            "there is a state and there are checkpoints; give one: a checkpoint holds a state",
+        )
+        self.state = state or self._resume() or self._new()
+
+    def model(self) -> nn.Module:
+        """Return a copy of the model with the server's parameters of now."""
+        return copy.deepcopy(self._current())
+
+    def evaluation(self, evaluate: Evaluate | None) -> Callable[[int], Mapping[str, float]]:
+        """Return what the server loop calls after a round: evaluate when the plan says so."""
+
+        def metrics(round: int) -> Mapping[str, float]:
+            due = round % self._plan.evaluate_every == 0 or round == self._plan.rounds
+            return evaluate(self._current()) if evaluate is not None and due else {}
+
+        return metrics
+
+    def save(self, state: ServerState, record: RoundRecord) -> int | None:
+        """Write a checkpoint if one is due; return the earliest round to resume from."""
+        saving = self._checkpoints
+        if saving is None:
+            return state.resumable_from
+        if state.round % saving.every and state.round != self._plan.rounds:
+            return state.resumable_from
+        return saving.save(state, record, config=self._config, names=self._names)
+
+    def close(self) -> None:
+        """Let go of the directory of the checkpoints, for another run."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+
+    def _current(self) -> nn.Module:
+        """Return the working model itself, set to the server's parameters of now."""
+        with torch.no_grad():
+            self._parameters.copy_(self.state.vectors.x)
+            self._buffers.copy_(self.state.vectors.get(BUFFERS, self._initial_buffers))
+        return self._model
+
+    def _new(self) -> ServerState:
+        averaged = self._buffers.clone() if self._plan.buffers == "average" else None
+        state = ServerState.new(self._plan.algorithm, self._parameters.clone(), averaged)
+        state.resumable_from = None if self._checkpoints is None else 0
+        return state
+
+    def _resume(self) -> ServerState | None:
+        if self._checkpoints is None:
+            return None
+        self._checkpoints.open()
+        saved = self._checkpoints.latest()
+        if saved is None:
+            return None
+        saved.check(self._config)
+        torch.set_rng_state(saved.random)
+        self.resumed = saved.record
+        state = saved.state
+        like = {"parameters": self._parameters, "buffers": self._buffers}
+        for name, vector in state.vectors.items():
+            state.vectors[name] = vector.to(like[kind_of(name)])
+        return state

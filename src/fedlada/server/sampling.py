@@ -1,0 +1,65 @@
+"""Who takes part in a round: a function of (seed, round) and the number of clients alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import require
+from ..protocol.seeds import seed_of
+
+__all__ = ["Bernoulli", "FixedSize", "Sampler"]
+
+
+class Sampler(Protocol):
+    """Chooses the cohort of a round."""
+
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+        """The clients of the round, in increasing order, out of ``range(clients)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A fixed number of clients, drawn without replacement (the paper's)."""
+
+    size: int
+
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+        require(
+            0 < self.size <= clients,
+            f"a cohort of {self.size} was asked for out of {clients} clients; it must be between"
+            f" 1 and {clients}",
+        )
+        generator = random.Random(seed_of(seed, "cohort", round))
+        return sorted(generator.sample(range(clients), self.size))
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Every client independently with the same probability; a cohort is never empty.
+
+    An empty draw is drawn again, so tiny federations see slightly more than ``rate``.
+    """
+
+    rate: float
+
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+        require(0 < self.rate <= 1, f"rate is {self.rate}; it must be above 0 and at most 1")
+        if self.rate == 1:
+            return list(range(clients))
+        generator = random.Random(seed_of(seed, "cohort", round))
+        while True:
+            # Gaps between chosen clients are geometric: the cost is that of the cohort.
+            cohort: list[int] = []
+            client = -1
+            while True:
+                gap = math.log(1 - generator.random()) / math.log1p(-self.rate)
+                client += 1 + int(min(gap, clients))
+                if client >= clients:
+                    break
+                cohort.append(client)
+            if cohort:
+                return cohort

@@ -1,0 +1,38 @@
+"""All that the server carries from round to round."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from ..algorithms import Algorithm, Vector, Vectors
+from .guard.limits import History
+
+__all__ = ["ServerState"]
+
+
+@dataclass
+class ServerState:
+    """All that the server carries from round to round."""
+
+    vectors: Vectors
+    round: int = 0
+    """Rounds done."""
+    updates: int = 0
+    """Rounds that changed the model."""
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    """The run's name, the same before and after it is resumed."""
+    last_accepted: dict[int, int] = field(default_factory=dict)
+    """The round of the last accepted reply of each client, if clients keep vectors."""
+    history: History = field(default_factory=dict)
+    """What the guard has seen of late."""
+    resumable_from: int | None = None
+    """The earliest round the run can be resumed from; None if it cannot."""
+
+    @classmethod
+    def new(cls, algorithm: Algorithm, x: Vector, buffers: Vector | None = None) -> ServerState:
+        """Make the state before the first round."""
+        state = cls(algorithm.start(x))
+        if buffers is not None:
+            state.vectors.buffers = buffers
+        return state

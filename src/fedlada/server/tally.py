@@ -1,0 +1,196 @@
+"""What came of a cohort's replies: sums, counts, metrics and what the guard has seen.
+
+A tally is *mergeable*: a cohort may be split over several collectors, and their tallies merged in
+any order give the bits of one collector.  In the round before any history exists the limits of the
+guard are set by the first ``calibration`` usable replies in the order of the cohort, whenever they
+arrive; replies that come before those are held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ..algorithms import Vector, Vectors
+from ..errors import require
+from ..protocol.messages import Failure, Rejection, Reply
+from .guard import Admission, Measured, Open
+from .mean import Mean
+
+__all__ = ["Aggregator", "Tally"]
+
+
+class Aggregator(Protocol):
+    """Turns accepted replies into one: a mean, or something more robust.
+
+    One that also has ``merge(other)`` can be split over several collectors.
+    """
+
+    count: int
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether what stands for the replies is their weighted mean."""
+        ...
+
+    def fold(
+        self, vectors: Vectors, *, weight: float = 1, scalars: Mapping[str, float] | None = None
+    ) -> None:
+        """Add one reply."""
+        ...
+
+    def vectors(self) -> Vectors:
+        """Return the vectors that stand for all of them."""
+        ...
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers that stand for all of theirs."""
+        ...
+
+
+class Tally:
+    """What has come of a cohort, or of a share of it, so far."""
+
+    def __init__(
+        self, total: Aggregator, cohort: Sequence[int], admission: Admission | Open
+    ) -> None:
+        """``cohort`` is the whole cohort of the round, in its order, also if this is a share."""
+        self.total, self.cohort, self._admission = total, cohort, admission
+        self.accepted: list[int] = []
+        self.failures, self.rejected = Counter[str](), Counter[str]()
+        self.limited = Counter[str]()
+        self.unreached, self.bytes_up, self.local_seconds = 0, 0, 0.0
+        self.seen: dict[str, list[float]] = {}
+        """The measured sizes of every reply that kept the contract, before any limit."""
+        self.held: list[Measured] = []
+        """Replies that wait for the limits of a first round."""
+        self._usable: dict[int, Measured | None] = {}
+        self._observed = Mean()
+
+    def add(self, reply: Reply | Failure) -> None:
+        """Fold a reply, hold it until there are limits, or count why there is none."""
+        outcome = reply if isinstance(reply, Failure) else self._admission.measure(reply)
+        if isinstance(outcome, Failure):
+            self._count(outcome)
+        else:
+            for name, size in outcome.sizes.items():
+                self.seen.setdefault(name, []).append(size)
+            self.held.append(outcome)
+        if isinstance(reply, Failure) or self._admission.answered(reply.client):
+            self._note(reply.client, None if isinstance(outcome, Failure) else outcome)
+        if self._admission.limits is not None or self._calibrated():
+            self._release()
+
+    def enough(self, target: int | None) -> bool:
+        """Tell whether so many replies are accepted; those held count, and are then judged."""
+        if target is None or len(self.accepted) + len(self.held) < target:
+            return False
+        self.close()
+        return len(self.accepted) >= target
+
+    def close(self) -> None:
+        """Judge the replies that are held by what there is: no more will come."""
+        if self.held:
+            self._calibrated(final=True)
+            self._release()
+
+    def merge(self, other: Tally) -> None:
+        """Add another share of the same cohort."""
+        merge = getattr(self.total, "merge", None)
+        require(
+            merge is not None,
+            f"{type(self.total).__name__} has no merge(), so its replies cannot be collected in"
+            " several places; use one collector, or an aggregator that merges",
+        )
+        twice = set(self.accepted) & set(other.accepted)
+        require(not twice, f"client {min(twice, default=0)} is in two shares of one cohort")
+        assert merge is not None
+        merge(other.total)
+        self._observed.merge(other._observed)
+        self.accepted += other.accepted
+        for name in ("failures", "rejected", "limited"):
+            getattr(self, name).update(getattr(other, name))
+        for name, sizes in other.seen.items():
+            self.seen.setdefault(name, []).extend(sizes)
+        self.unreached += other.unreached
+        self.bytes_up += other.bytes_up
+        self.local_seconds += other.local_seconds
+        self.held += other.held
+        self._usable |= other._usable
+        if self._admission.limits is None:
+            self._admission.limits = other._admission.limits
+        if self._admission.limits is not None or self._calibrated():
+            self._release()
+
+    def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return means and standard deviations over the clients of what they reported."""
+        scalars = self._observed.scalars() if self.accepted else {}
+        means = {
+            name.removeprefix("metric:"): scalars[name]
+            for name in sorted(scalars)
+            if name.startswith("metric:")
+        }
+        squares = {name: scalars[f"square:{name}"] for name in means}
+        spread = {n: math.sqrt(max(squares[n] - mean * mean, 0)) for n, mean in means.items()}
+        return means, spread
+
+    def distances(self, moved: Vector, mean: Vector) -> tuple[float, float]:
+        """Return drift and consistency, when the server moved by ``moved`` after a plain mean."""
+        squares = self._observed.scalars()["norm²"]
+        drift = squares - _square(mean.norm())
+        # y_i - x' = moved - delta_i, and the mean of delta_i is known.
+        consistency = squares - 2 * moved.dot(mean) + _square(moved.norm())
+        return max(drift, 0.0), max(consistency, 0.0)
+
+    def _note(self, client: int, measured: Measured | None) -> None:
+        """Remember whether a client of the cohort gave something to set limits by."""
+        if self._admission.limits is None and self._usable.get(client) is None:
+            self._usable[client] = measured
+
+    def _calibrated(self, *, final: bool = False) -> bool:
+        """Set the limits once the first usable replies in the cohort's order are all there."""
+        first: list[Measured] = []
+        for client in self.cohort:
+            if client not in self._usable and not final:
+                return False
+            measured = self._usable.get(client)
+            first += [] if measured is None else [measured]
+            if len(first) == self._admission.calibration:
+                break
+        if not first:
+            return False
+        self._admission.calibrate(first)
+        self._usable.clear()
+        return True
+
+    def _release(self) -> None:
+        while self.held:
+            outcome = self._admission.admit(self.held.pop(0))
+            if isinstance(outcome, Rejection):
+                self._count(outcome)
+                continue
+            self._fold(outcome.reply, outcome.weight)
+            self.limited.update(outcome.limited)
+
+    def _count(self, failure: Failure) -> None:
+        counter = self.rejected if isinstance(failure, Rejection) else self.failures
+        counter[failure.reason] += 1
+        self.unreached += not failure.reached
+        self.bytes_up += failure.nbytes if isinstance(failure, Rejection) else 0
+
+    def _fold(self, reply: Reply, weight: float) -> None:
+        scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
+        self.total.fold(reply.vectors, weight=weight, scalars=scalars)
+        observed = {f"metric:{name}": value for name, value in reply.metrics.items()}
+        observed |= {f"square:{name}": value * value for name, value in reply.metrics.items()}
+        observed["norm²"] = _square(reply.vectors.delta.norm())
+        self._observed.fold(Vectors(), weight=weight, scalars=observed)
+        self.bytes_up += reply.nbytes
+        self.local_seconds += reply.seconds
+        self.accepted.append(reply.client)
+
+
+def _square(value: float) -> float:
+    return value * value  # ** raises where this is infinite
