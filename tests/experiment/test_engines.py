@@ -18,9 +18,10 @@ from fedlada.algorithms import Vectors
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import dump, experiment, parse, read
-from fedlada.experiment.run import directory as runs, flower_app
+from fedlada.experiment.run import flower_app, rounds
+from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.on_flower import watched_rounds
-from fedlada.experiment.run.tracking import RECORDS, parsed
+from fedlada.experiment.run.tracking import parsed
 from fedlada.flower.client_app import check_place
 from fedlada.flower.loopback import processes
 from fedlada.flower.loopback.processes import marked
@@ -37,15 +38,15 @@ federation = { cohort = 2, rounds = 2 }
 
 def lines(directory):
     """The records without what a clock had to say."""
-    found = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    found = [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
     return [{k: v for k, v in record.items() if "seconds" not in k} for record in found]
 
 
 def run(directory, *words):
     file = directory.with_suffix(".toml")
     file.write_text(FILE)
-    runs.prepare(directory, read(file, words))
-    return list(runs.run(directory))
+    RunDirectory(directory).prepare(read(file, words))
+    return list(rounds.run(directory))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def assert_same(directory, expected, *, rounds):
     assert sorted(path.name for path in directory.iterdir()) == sorted(
         path.name for path in expected.iterdir()
     )
-    assert runs.finished(directory)
+    assert RunDirectory(directory).finished()
 
 
 def test_a_deployment_whose_nodes_share_the_clients_is_the_run_in_process(tmp_path, in_process):
@@ -133,17 +134,17 @@ def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again
     run(expected, f"federation.rounds={rounds}")
     (tmp_path / "file.toml").write_text(FILE)
     words = ["engine.name=ray", f"federation.rounds={rounds}"]
-    runs.prepare(directory, read(tmp_path / "file.toml", words))
-    going = runs.run(directory)
+    RunDirectory(directory).prepare(read(tmp_path / "file.toml", words))
+    going = rounds.run(directory)
     assert next(going).round == 1
     with pytest.raises(ExperimentError, match="another process is running"):
-        next(watched_rounds(read(directory / runs.CONFIG), directory))
+        next(watched_rounds(read(directory / "config.toml"), RunDirectory(directory)))
     going.close()  # kills the server
-    before = (directory / RECORDS).read_text().rpartition("\n")[0]
-    assert not runs.finished(directory)
-    records = list(runs.run(directory))
+    before = (directory / "records.jsonl").read_text().rpartition("\n")[0]
+    assert not RunDirectory(directory).finished()
+    records = list(rounds.run(directory))
     assert len(before.splitlines()) + len(records) in (rounds, rounds - 1)
-    assert (directory / RECORDS).read_text().startswith(before)
+    assert (directory / "records.jsonl").read_text().startswith(before)
     assert_same(directory, expected, rounds=rounds)
 
 
@@ -181,7 +182,7 @@ def test_clients_that_share_nodes_without_a_disk_are_the_run_in_process(tmp_path
         "prepared": str(tmp_path / "prepared.pt"),
         "nodes": 2,
     }
-    runs.prepare(directory, config)
+    RunDirectory(directory).prepare(config)
     grid = MemoryGrid(flower_app.client, nodes=2, run_config=given)
     context = Context(1, 1, {}, state=RecordDict(), run_config=given)
     flower_app.server(grid, context)
@@ -209,7 +210,7 @@ def test_a_client_that_fails_ends_the_run_as_in_process():
 
 
 def test_a_record_is_what_its_line_says(in_process):
-    for line in (in_process / RECORDS).read_text().splitlines():
+    for line in (in_process / "records.jsonl").read_text().splitlines():
         assert json.dumps(dataclasses.asdict(parsed(line))) == line
     null = line.replace('"metrics": {', '"metrics": {"loss of one who diverged": null, ')
     assert math.isnan(parsed(null).metrics["loss of one who diverged"])

@@ -19,7 +19,8 @@ from fedlada.experiment.config.keys import flatten
 from fedlada.experiment.config.reading import dump, experiment, parse, read
 from fedlada.experiment.config.sections import Data
 from fedlada.experiment.results.frames import frame
-from fedlada.experiment.run import directory as runs
+from fedlada.experiment.run import rounds
+from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.problem import build, participants, split
 from fedlada.models import MODELS
 
@@ -248,8 +249,8 @@ def test_what_is_no_examples_is_refused(monkeypatch):
 def test_a_regression_is_judged_by_r2_everywhere(own_data, tmp_path, capsys):
     run = tmp_path / "run"
     config = configured(*NATURAL, "federation.rounds=40", "settings.lr=0.02", "algorithm=fedavg")
-    runs.prepare(run, config)
-    records = list(runs.run(run))
+    RunDirectory(run).prepare(config)
+    records = list(rounds.run(run))
     assert {name for record in records for name in record.metrics} == {
         "loss",
         "test_mse",
@@ -272,8 +273,8 @@ def test_a_regression_is_judged_by_r2_everywhere(own_data, tmp_path, capsys):
 def test_the_best_settings_are_chosen_by_r2(own_data, tmp_path, capsys):
     for lr in (0.0001, 0.02):
         words = ("evaluate.split=validation", "federation.rounds=5", f"settings.lr={lr}")
-        runs.prepare(tmp_path / str(lr), configured(*NATURAL, *words, "algorithm=fedavg"))
-        list(runs.run(tmp_path / str(lr)))
+        RunDirectory(tmp_path / str(lr)).prepare(configured(*NATURAL, *words, "algorithm=fedavg"))
+        list(rounds.run(tmp_path / str(lr)))
     command("best", str(tmp_path))
     assert "validation R² %" in capsys.readouterr().out
     assert "settings.lr = 0.02" in (tmp_path / "best.toml").read_text()
@@ -282,8 +283,8 @@ def test_the_best_settings_are_chosen_by_r2(own_data, tmp_path, capsys):
 def test_runs_that_are_judged_differently_are_not_compared(own_data, tmp_path):
     digits = ("data.dataset=digits", "federation.rounds=1", "train.steps=1")
     for name, words in {"digits": digits, "lines": (*NATURAL, "federation.rounds=1")}.items():
-        runs.prepare(tmp_path / name, configured(*words))
-        list(runs.run(tmp_path / name))
+        RunDirectory(tmp_path / name).prepare(configured(*words))
+        list(rounds.run(tmp_path / name))
     for what in ("compare", "report"):
         with pytest.raises(SystemExit, match=r"judged by R² and others by accuracy"):
             main([what, str(tmp_path)])
@@ -335,26 +336,26 @@ def test_modules_are_found_beside_the_file_and_the_path_grows_once(outside):
 def test_a_run_finds_its_modules_again_from_anywhere(outside, tmp_path, monkeypatch):
     file = outside(MODULE, toml=TOML.replace("NAME", "own_things"), where="there")
     run = tmp_path / "elsewhere" / "run"
-    runs.prepare(run, read(file))
+    RunDirectory(run).prepare(read(file))
     written = tomllib.loads((run / "config.toml").read_text())
     assert written["modules"] == str(file.parent)
     sys.path.remove(str(file.parent))
     del sys.modules["own_things"]
     monkeypatch.chdir("/")
-    assert len(list(runs.run(run))) == 2
+    assert len(list(rounds.run(run))) == 2
 
 
 def test_where_modules_are_is_no_part_of_a_runs_identity(outside, tmp_path):
     first = read(outside(MODULE, toml=TOML.replace("NAME", "own_things"), where="one"))
     assert "modules" in FREE
     assert "modules" not in first.identity()
-    runs.prepare(tmp_path / "run", first)
-    list(runs.run(tmp_path / "run"))
+    RunDirectory(tmp_path / "run").prepare(first)
+    list(rounds.run(tmp_path / "run"))
     del sys.modules["own_things"]
     (tmp_path / "one").rename(tmp_path / "two")
     second = read(tmp_path / "two" / "file.toml", ["federation.rounds=3"])
-    runs.prepare(tmp_path / "run", second)
-    assert [record.round for record in runs.run(tmp_path / "run")] == [3]
+    RunDirectory(tmp_path / "run").prepare(second)
+    assert [record.round for record in rounds.run(tmp_path / "run")] == [3]
 
 
 def test_modules_of_one_name_in_two_directories_are_not_mixed_up(outside):
@@ -378,7 +379,7 @@ def test_a_sweep_finds_the_modules_in_its_processes(outside, tmp_path):
     file = outside(MODULE, toml=toml)
     command("sweep", str(file), "--out", str(tmp_path / "out"), "--jobs", "2")
     for name in ("fedavg", "fedprox"):
-        assert runs.finished(tmp_path / "out" / name)
+        assert RunDirectory(tmp_path / "out" / name).finished()
 
 
 @pytest.mark.parametrize(
@@ -429,7 +430,7 @@ def test_files_of_0_2_0_are_the_same_runs(file, tmp_path):
     left = {key for key in identity if key not in old}
     assert left == {"data.only", "train.epochs", "train.clip_norm"}  # which TOML cannot say
     (tmp_path / "config.toml").write_text(file.read_text())
-    runs.prepare(tmp_path, config)
+    RunDirectory(tmp_path).prepare(config)
     checkpoint = next(file.parent.glob("checkpoints/*.json"))
     saved = json.loads(checkpoint.read_text())
     text = json.dumps(saved)

@@ -46,10 +46,10 @@ def test_it_is_one_small_module_and_one_file():
 
 
 def test_it_learns_what_can_be_known(done):
-    """The noise leaves about 93 % of the variance to explain; age alone is a line."""
+    """Noise leaves 93 % of the variance to explain, and no linear model explains more than 83 %."""
     scores = [record["metrics"]["test_r2"] for record in records(done)]
     assert scores[0] < 0.3
-    assert scores[-1] > 0.8
+    assert scores[-1] > 0.85
     assert set(records(done)[0]["metrics"]) == {"loss", "test_days", "test_r2"}
 
 

@@ -18,7 +18,8 @@ from fedlada.experiment.report.labels import LINE, apart
 from fedlada.experiment.report.report import HTML, MARKDOWN, report
 from fedlada.experiment.report.runs import CROWD
 from fedlada.experiment.report.style import DARK_RULES, colour, dashes, marker
-from fedlada.experiment.run import directory as runs
+from fedlada.experiment.run import rounds
+from fedlada.experiment.run.directory import RunDirectory
 
 # Test accuracy after each round, by algorithm and seed.
 ACCURACY = {
@@ -41,7 +42,7 @@ def write(directory, algorithm, seed, accuracies, *, rounds=3, incidents=None, *
         "federation.rounds": rounds,
         "evaluate.targets": [0.5, 0.7],
     }
-    runs.prepare(directory, experiment(flat | keys, source="test"))
+    RunDirectory(directory).prepare(experiment(flat | keys, source="test"))
     lines = []
     for number, accuracy in enumerate(accuracies, 1):
         metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy, "loss": 1 / number}
@@ -337,8 +338,8 @@ def test_export_writes_the_model_of_the_newest_checkpoint(tmp_path, swept):
 
     flat = {"data.dataset": "digits", "data.clients": 5, "federation.cohort": 2}
     flat |= {"train.steps": 1, "federation.rounds": 2}
-    runs.prepare(tmp_path / "run", experiment(flat, source="test"))
-    list(runs.run(tmp_path / "run"))
+    RunDirectory(tmp_path / "run").prepare(experiment(flat, source="test"))
+    list(rounds.run(tmp_path / "run"))
     with pytest.raises(SystemExit) as ended:
         main(["export", str(tmp_path / "run"), str(tmp_path / "model.safetensors")])
     assert not ended.value.code

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fedlada.cli import main
-from fedlada.errors import ExperimentError
+from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.reading import experiment, parse
-from fedlada.experiment.run import directory as runs
-from fedlada.experiment.run.tracking import RECORDS
+from fedlada.experiment.run import rounds
+from fedlada.experiment.run.directory import RunDirectory
 
 DIGITS = ("data.dataset=digits", "data.clients=10", "federation.cohort=3", "train.batch_size=5")
 WORDS = (*DIGITS, "train.steps=3", "federation.rounds=30", "algorithm=scaffold")
@@ -25,13 +25,13 @@ def configured(*words):
 
 
 def run(directory, *words):
-    runs.prepare(directory, configured(*words))
-    return list(runs.run(directory))
+    RunDirectory(directory).prepare(configured(*words))
+    return list(rounds.run(directory))
 
 
 def lines(directory):
     """The records without what a clock had to say."""
-    found = [json.loads(line) for line in (directory / RECORDS).read_text().splitlines()]
+    found = [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
     return [{k: v for k, v in record.items() if "seconds" not in k} for record in found]
 
 
@@ -46,13 +46,13 @@ def test_a_run_leaves_its_configuration_its_records_and_its_circumstances(tmp_pa
     records = run(tmp_path / "run")
     assert lines(tmp_path / "run") == undisturbed
     assert [line["round"] for line in undisturbed] == [record.round for record in records]
-    done = json.loads((tmp_path / "run" / runs.DONE).read_text())
+    done = json.loads((tmp_path / "run" / "done.json").read_text())
     assert done["rounds"] == 30
     assert done["versions"].keys() == {"fedlada", "torch", "python"}
     assert done["machine"].keys() >= {"processor", "cores", "torch_threads"}
     assert done["command"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
     assert done["seconds"] == pytest.approx(sum(record.seconds for record in records))
-    assert runs.last_line(tmp_path / "run")["round"] == 30
+    assert RunDirectory(tmp_path / "run").last_record()["round"] == 30
 
 
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, undisturbed):
@@ -62,28 +62,28 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, undisturbed):
     process = subprocess.Popen(
         [*command, str(directory)], env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
-    while runs.last_line(directory).get("round", 0) < 5:
+    while RunDirectory(directory).last_record().get("round", 0) < 5:
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = (directory / RECORDS).read_text().splitlines()
-    assert not runs.finished(directory)
+    before = (directory / "records.jsonl").read_text().splitlines()
+    assert not RunDirectory(directory).finished()
     records = run(directory)
     # At most the round in flight is done again.
     assert len(before) + len(records) in (30, 29)
     assert lines(directory) == undisturbed
-    assert (directory / RECORDS).read_text().startswith("\n".join(before) + "\n")
-    assert runs.finished(directory)
+    assert (directory / "records.jsonl").read_text().startswith("\n".join(before) + "\n")
+    assert RunDirectory(directory).finished()
 
 
 @pytest.mark.parametrize("damage", ["half a line", "a missing line", "a line too many"])
 def test_a_kill_between_checkpoint_and_line_is_mended(tmp_path, undisturbed, damage):
-    runs.prepare(tmp_path, configured())
-    for record in runs.run(tmp_path):
+    RunDirectory(tmp_path).prepare(configured())
+    for record in rounds.run(tmp_path):
         if record.round == 7:
             break
-    path = tmp_path / RECORDS
+    path = tmp_path / "records.jsonl"
     whole = path.read_text()
     last = whole.splitlines(keepends=True)[-1]
     path.write_text(
@@ -93,18 +93,18 @@ def test_a_kill_between_checkpoint_and_line_is_mended(tmp_path, undisturbed, dam
             "a line too many": whole + last.replace('"round": 7', '"round": 8'),
         }[damage]
     )
-    list(runs.run(tmp_path))
+    list(rounds.run(tmp_path))
     assert lines(tmp_path) == undisturbed
 
 
 def test_records_that_do_not_fit_the_checkpoint_are_refused(tmp_path):
-    runs.prepare(tmp_path, configured())
-    for record in runs.run(tmp_path):
+    RunDirectory(tmp_path).prepare(configured())
+    for record in rounds.run(tmp_path):
         if record.round == 7:
             break
-    (tmp_path / RECORDS).unlink()
+    (tmp_path / "records.jsonl").unlink()
     with pytest.raises(ExperimentError, match="does not hold rounds 1 to 7"):
-        list(runs.run(tmp_path))
+        list(rounds.run(tmp_path))
 
 
 def test_a_finished_run_does_nothing_and_more_rounds_go_on(tmp_path):
@@ -118,12 +118,12 @@ def test_a_directory_refuses_another_run_and_names_the_key(tmp_path):
     run(tmp_path, "federation.rounds=1")
     with pytest.raises(ExperimentError, match=r"settings\.lr is 0\.1, not 0\.2"):
         run(tmp_path, "settings.lr=0.2")
-    runs.prepare(tmp_path, configured("name=other", "evaluate.targets=[0.5]"))
+    RunDirectory(tmp_path).prepare(configured("name=other", "evaluate.targets=[0.5]"))
 
 
 def test_a_tracker_that_is_not_installed_is_a_sentence(tmp_path):
     for name in ("mlflow", "wandb"):
-        with pytest.raises(ExperimentError, match=rf"pip install {name}"):
+        with pytest.raises(FedladaError, match=rf'pip install "{name}"'):
             run(tmp_path / name, f"track=['{name}']")
 
 

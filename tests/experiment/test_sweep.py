@@ -16,8 +16,8 @@ from fedlada.errors import ExperimentError
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.results.comparison import targets_of
 from fedlada.experiment.results.frames import frame, summary
-from fedlada.experiment.run import directory as runs
-from fedlada.experiment.run.sweep import LOG, runs_in
+from fedlada.experiment.run import rounds
+from fedlada.experiment.run.directory import RunDirectory, runs_in
 
 FILE = """
 name = "small"
@@ -67,11 +67,11 @@ def contents(directory: Path) -> dict[Path, tuple[int, bytes]]:
 def test_a_second_sweep_does_nothing(swept):
     out = swept / "out"
     assert {path.name for path in runs_in(out)} == {f"{n}-seed{s}" for n in NAMES for s in (0, 1)}
-    assert all(runs.finished(path) for path in runs_in(out))
-    before = {p: c for p, c in contents(out).items() if p.name != runs.CONFIG}
+    assert all(RunDirectory(path).finished() for path in runs_in(out))
+    before = {p: c for p, c in contents(out).items() if p.name != "config.toml"}
     command("sweep", f"{swept}/file.toml", "--out", str(out))
     command("resume", str(out))
-    assert {p: c for p, c in contents(out).items() if p.name != runs.CONFIG} == before
+    assert {p: c for p, c in contents(out).items() if p.name != "config.toml"} == before
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -81,23 +81,23 @@ def test_a_sweep_that_was_stopped_ends_its_processes_and_goes_on(tmp_path, how):
     words = ["sweep", str(file), "federation.rounds=4000", "--out", str(out), "--jobs", "1"]
     process = subprocess.Popen([sys.executable, "-m", "fedlada.cli", *words])
     first = out / "fedavg-lr0.001-seed0"
-    while runs.last_line(first).get("round", 0) < 3:
+    while RunDirectory(first).last_record().get("round", 0) < 3:
         assert process.poll() is None
         time.sleep(0.01)
-    child = int((first / LOG).read_text().split()[-1])
+    child = int((first / "log.txt").read_text().split()[-1])
     process.send_signal(how)
     assert process.wait() == (130 if how == signal.SIGINT else -signal.SIGKILL)
     until = time.monotonic() + 30
     while (Path("/proc") / str(child)).exists():
         assert time.monotonic() < until, "the run went on without its sweep"
         time.sleep(0.01)
-    done = runs.last_line(first)["round"]
-    runs.prepare(first, cells(file, [f"federation.rounds={done + 2}"])[first.name])
+    done = RunDirectory(first).last_record()["round"]
+    RunDirectory(first).prepare(cells(file, [f"federation.rounds={done + 2}"])[first.name])
     # The checkpoint may be one round ahead of the records.
-    assert [record.round for record in runs.run(first)] in ([done + 1, done + 2], [done + 2])
+    assert [record.round for record in rounds.run(first)] in ([done + 1, done + 2], [done + 2])
     lines = (first / "records.jsonl").read_text().splitlines()
-    rounds = [json.loads(line)["round"] for line in lines]
-    assert rounds == list(range(1, done + 3))
+    numbers = [json.loads(line)["round"] for line in lines]
+    assert numbers == list(range(1, done + 3))
 
 
 def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
@@ -110,11 +110,11 @@ def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
     in_the_way.touch()
     with pytest.raises(SystemExit, match="1 of 3 runs failed"):
         main(["sweep", str(file), *words])
-    assert "FileExistsError" in (out / "fedavg-lr0.2-seed0" / LOG).read_text()
-    assert runs.finished(out / "fedlada-lr0.01-seed0")
+    assert "FileExistsError" in (out / "fedavg-lr0.2-seed0" / "log.txt").read_text()
+    assert RunDirectory(out / "fedlada-lr0.01-seed0").finished()
     in_the_way.unlink()
     command("resume", str(out))
-    assert runs.finished(out / "fedavg-lr0.2-seed0")
+    assert RunDirectory(out / "fedavg-lr0.2-seed0").finished()
 
 
 def test_a_directory_of_runs_is_one_frame(swept):
@@ -166,13 +166,13 @@ def test_best_refuses_the_test_split_and_unequal_budgets(tmp_path, swept):
     some = cells(swept / "file.toml", ["federation.rounds=1"])["fedlada-lr0.01-seed0"]
     seen = some.model_copy(update={"evaluate": some.evaluate.model_copy(update={"split": "test"})})
     for name, config, sentence in (("test", seen, "validation"), ("one", some, "not finished")):
-        runs.prepare(tmp_path / name / "run", config)
+        RunDirectory(tmp_path / name / "run").prepare(config)
         with pytest.raises(ExperimentError, match=sentence):
             choose(tmp_path / name)
     more = cells(swept / "file.toml", ["federation.rounds=2"])["fedlada-lr0.01-seed0"]
-    runs.prepare(tmp_path / "one" / "more", more)
+    RunDirectory(tmp_path / "one" / "more").prepare(more)
     for run in runs_in(tmp_path / "one"):
-        list(runs.run(run))
+        list(rounds.run(run))
     with pytest.raises(ExperimentError, match="equal budgets"):
         choose(tmp_path / "one")
 

@@ -7,8 +7,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedlada.experiment.config.reading import experiment, parse
-from fedlada.experiment.run import directory as runs
-from fedlada.experiment.run.tracking import RECORDS, parsed
+from fedlada.experiment.run.directory import RunDirectory
+from fedlada.experiment.run.tracking import parsed
 
 WORDS = ("data.dataset=digits", "data.clients=10", "federation.cohort=2", "train.steps=1")
 
@@ -17,15 +17,15 @@ def run_twice(directory, tracker):
     """Two rounds, and then a third by another call."""
     for rounds in (2, 3):
         words = (*WORDS, f"track=['{tracker}']", "name=digits", f"federation.rounds={rounds}")
-        runs.prepare(directory, experiment(dict(map(parse, words)), source="words"))
-        list(runs.run(directory))
+        RunDirectory(directory).prepare(experiment(dict(map(parse, words)), source="words"))
+        list(run_rounds(directory))
 
 
 def test_tensorboard_reads_every_round_once_with_the_values_of_the_records(tmp_path):
     directory = tmp_path / "run"
     run_twice(directory, "tensorboard")
     events = EventAccumulator(str(directory)).Reload()
-    records = [parsed(line) for line in (directory / RECORDS).read_text().splitlines()]
+    records = [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
     expected = {
         "test_accuracy": [record.metrics["test_accuracy"] for record in records],
         "loss": [record.metrics["loss"] for record in records],

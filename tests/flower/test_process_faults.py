@@ -52,10 +52,11 @@ from pathlib import Path
 import torch
 from digits.large import model
 from digits.task import train
+from flwr.clientapp import ClientApp
 from flwr.supercore.runtime.runtime_http_client import RuntimeHttpClient
 
 from fedlada.data import ClientData
-from fedlada.flower import client_app
+from fedlada.flower import answer_query, client_app
 
 push = RuntimeHttpClient.PushObject
 
@@ -71,14 +72,18 @@ def noise(client):
     return ClientData(inputs, torch.randint(10, (60,), generator=generator))
 
 
-def data(context):
-    node = context.node_config
-    marks, client = Path(node["marks"]), node["partition-id"]
-    with (marks / f"trainings-{client}").open("a+") as trainings:
+def fault_of(node):
+    """What goes wrong in this training, by its number."""
+    with (Path(node["marks"]) / f"trainings-{node['partition-id']}").open("a+") as trainings:
         trainings.write("x")
         number = str(trainings.tell())
     words = node["faults"].split()
-    fault = dict(zip(words[::2], words[1::2])).get(number)
+    return dict(zip(words[::2], words[1::2])).get(number)
+
+
+def data(context):
+    node = context.node_config
+    marks, fault = Path(node["marks"]), faults[-1]
     if fault == "computing":
         hang(marks, fault)
     if fault == "uploading":
@@ -94,12 +99,23 @@ def data(context):
         (marks / fault).touch()
         while not (marks / "throttled").exists():
             time.sleep(0.05)
-    if fault == "forgetting":
-        shutil.move(f"{node['state-directory']}/{client}", marks / fault / str(client))
-    return noise(client)
+    return noise(node["partition-id"])
 
 
-app = client_app(model, data, train)
+app = ClientApp()
+app.query()(answer_query)
+shipped = client_app(model, data, train)
+faults = []
+
+
+@app.train()
+def reply(message, context):
+    node = context.node_config
+    faults.append(fault_of(node))
+    if faults[-1] == "forgetting":
+        kept, lost = Path(node["state-directory"]), Path(node["marks"]) / "forgetting"
+        shutil.move(kept / str(node["partition-id"]), lost / str(node["partition-id"]))
+    return shipped(message, context)
 '''
 
 SERVER = '''

@@ -119,7 +119,7 @@ def test_a_type_that_does_not_travel_is_named():
     [torch.zeros(35, dtype=torch.uint8), torch.zeros(9), torch.zeros(6, 6, dtype=torch.uint8)],
 )
 def test_what_is_not_the_packed_bytes_is_refused(wrong):
-    with pytest.raises(MalformedReply, match="wrong (type or shape|length) of a vector"):
+    with pytest.raises(MalformedReply, match=r"wrong (type or shape|length) of a vector"):
         arriving(ArrayRecord({"x": Array(wrong.numpy())}), linear()[1])
 
 

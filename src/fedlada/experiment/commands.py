@@ -14,13 +14,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .. import Checkpoints, export as write_model
+from .. import export as write_model
 from ..errors import ExperimentError, FedladaError
 from .config.cells import cells
 from .config.reading import read
-from .run import directory as runs
+from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
-from .run.sweep import LOG, finish, runs_in
+from .run.rounds import run as rounds_of
+from .run.sweep import finish
 
 __all__ = ["app", "run"]
 
@@ -69,7 +70,7 @@ def run_(file: File, changes: Changes = None, out: Out = None) -> None:
     """Run one experiment, or go on where it was stopped; KEY=VALUE changes what FILE says."""
     config = read(file, changes or ())
     directory = out or Path("runs") / config.name
-    runs.prepare(directory, config)
+    RunDirectory(directory).prepare(config)
     _one(directory)
 
 
@@ -95,7 +96,7 @@ def sweep(
         raise ExperimentError(f"No run of {file} matches {' or '.join(map(repr, patterns))}.")
     base = out or Path("runs") / next(iter(found.values())).name
     for name, config in found.items():
-        runs.prepare(base / name, config)
+        RunDirectory(base / name).prepare(config)
     _many([base / name for name in found], jobs=jobs, base=base)
 
 
@@ -174,7 +175,7 @@ def export(
     """Write a run's newest model as a state_dict in safetensors, for any torch program."""
     if runs_in(directory) != [directory]:
         raise ExperimentError(f"{directory} holds several runs; give one of them.")
-    saved = Checkpoints(directory / "checkpoints")
+    saved = RunDirectory(directory).checkpoints()
     if not saved.rounds():
         raise ExperimentError(f"{directory} has no checkpoint; fedlada resume {directory} runs it.")
     write_model(saved, file)
@@ -197,16 +198,16 @@ def algorithms() -> None:
 
 
 def _one(directory: Path) -> None:
-    if runs.finished(directory):
+    if RunDirectory(directory).finished():
         console.print(f"{directory} is finished", highlight=False, soft_wrap=True)
         return
     with _resumable(directory), Display(console, [directory]) as display:
-        for record in runs.run(directory):
+        for record in rounds_of(directory):
             display.show(directory, dataclasses.asdict(record))
 
 
 def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
-    left = [directory for directory in found if not runs.finished(directory)]
+    left = [directory for directory in found if not RunDirectory(directory).finished()]
     console.print(
         f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
     )
@@ -214,10 +215,11 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
         standing = finish(left, jobs=jobs, watch=display.watch)
     if standing.failed:
         for directory in standing.failed:
-            *_, last = (directory / LOG).read_text().splitlines() or ["no output"]
+            log = RunDirectory(directory).log_file
+            *_, last = log.read_text().splitlines() or ["no output"]
             console.print(f"{directory.name}: {last}", highlight=False, markup=False)
         raise ExperimentError(
-            f"{len(standing.failed)} of {len(found)} runs failed, see their {LOG};"
+            f"{len(standing.failed)} of {len(found)} runs failed, see their log.txt;"
             f" the others are finished. fedlada resume {base} tries again."
         )
 

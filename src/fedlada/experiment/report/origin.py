@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config.keys import flatten
 from ..results.frames import SEEDS
-from ..run.directory import CONFIG, DONE
+from ..run.directory import RunDirectory
 from .blocks import Block, Code, Section, Table
 from .runs import Runs
 
@@ -54,7 +54,7 @@ def settings(runs: Runs) -> list[Block]:
         ),
         Code(
             caption=f"Configuration in full of {first}, `{directories[first].name}`",
-            text=(directories[first] / CONFIG).read_text(),
+            text=RunDirectory(directories[first]).config_file.read_text(),
             language="toml",
             folded=True,
         ),
@@ -69,7 +69,7 @@ def _shared(flats: Sequence[dict[str, object]]) -> set[str]:
 
 def origin(runs: Runs, command: str) -> Section:
     """What was typed, how to repeat it, and on what it ran."""
-    done = [json.loads((run / DONE).read_text()) for run in runs.configs if (run / DONE).exists()]
+    done = [end for run in runs.configs if (end := RunDirectory(run).done()) is not None]
     typed = Counter(_words(end["command"]) for end in done)
     example = next(iter(runs.configs))
     blocks: list[Block] = []
@@ -80,7 +80,7 @@ def origin(runs: Runs, command: str) -> Section:
         Code(
             caption="Any run can be repeated from its own directory alone, to the same bits on the"
             " same machine and versions; for example:",
-            text=f"fedlada run {shlex.quote(str(example / CONFIG))}"
+            text=f"fedlada run {shlex.quote(str(RunDirectory(example).config_file))}"
             f" --out {shlex.quote(f'again/{example.name}')}",
         ),
         Code(caption="This report:", text=command),

@@ -17,7 +17,7 @@ from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from ..results.comparison import targets_of
 from ..results.frames import configurations, frame, measured, summary
-from ..run.directory import finished, last_line
+from ..run.directory import RunDirectory
 
 __all__ = ["Runs", "Unit", "percent"]
 
@@ -129,8 +129,8 @@ class Runs:
         """Runs that are not done, with the rounds they have and should have."""
         found = {}
         for run, config in self.configs.items():
-            rounds = int(str(last_line(run).get("round", 0)))
-            if not (finished(run) or (self.limit and rounds >= self.limit)):
+            rounds = int(str(RunDirectory(run).last_record().get("round", 0)))
+            if not (RunDirectory(run).finished() or (self.limit and rounds >= self.limit)):
                 found[run] = (rounds, config.federation.rounds)
         return found
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
 from ..results.comparison import capital
-from ..run.tracking import RECORDS
+from ..run.directory import RunDirectory
 from .blocks import Table, Text
 from .runs import Runs, Unit, percent
 
@@ -118,9 +118,7 @@ def incidents(runs: Runs) -> Table | None:
     """Replies that failed, were rejected or limited, by reason; None if there were none."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for directory, variant in runs.ends.select("directory", "variant").rows():
-        path = next(run for run in runs.configs if str(run) == directory) / RECORDS
-        for line in path.read_text().rpartition("\n")[0].splitlines():
-            record = json.loads(line)
+        for record in RunDirectory(Path(directory)).records():
             for kind in KINDS:
                 for reason, count in record.get(kind, {}).items():
                     counts[variant, kind, reason] += count

@@ -11,10 +11,7 @@ import polars as pl
 from ...errors import ExperimentError
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
-from ..config.reading import read
-from ..run.directory import CONFIG
-from ..run.sweep import runs_in
-from ..run.tracking import RECORDS
+from ..run.directory import RunDirectory, runs_in
 
 __all__ = ["SEEDS", "configurations", "frame", "measured", "summary", "varied"]
 
@@ -28,7 +25,7 @@ Flat = dict[str, object]
 def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
     """The configuration of every run in the directories."""
     found = [run for directory in directories for run in runs_in(directory)]
-    return {run: read(run / CONFIG) for run in found}
+    return {run: RunDirectory(run).config for run in found}
 
 
 def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
@@ -120,10 +117,7 @@ def measured(data: pl.DataFrame) -> str:
 
 def _records(run: Path, config: Experiment) -> list[Flat]:
     """The numbers of a run's records; replies failed, rejected and limited by count alone."""
-    path = run / RECORDS
-    # The last line may be half written by a run under way.
-    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
-    records = [_numbers(flatten(json.loads(line))) for line in whole.splitlines()]
+    records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
     objective = config.objective({name for record in records for name in record})
     for record in records:
         score = record.get(f"{config.evaluate.split}_{objective.score}")

@@ -18,7 +18,7 @@ from rich.table import Table
 from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from ..config.keys import flatten
-from ..run.directory import finished
+from ..run.directory import RunDirectory
 from .frames import configurations, frame, measured, varied
 
 __all__ = ["LAST", "choose"]
@@ -66,7 +66,7 @@ def _check(configs: dict[Path, Experiment]) -> None:
                 f"{run} was evaluated on the test split; settings are chosen on"
                 ' evaluate.split = "validation".'
             )
-        if not finished(run):
+        if not RunDirectory(run).finished():
             raise ExperimentError(f"{run} is not finished; fedlada resume {run.parent} goes on.")
     budgets = {config.federation.rounds for config in configs.values()}
     if len(budgets) > 1:

@@ -1,4 +1,4 @@
-"""An experiment as a Flower app: the server does the rounds of ``directory`` over Flower's grid.
+"""An experiment as a Flower app: the server does the rounds of a run over Flower's grid.
 
 ``on_flower`` writes the app's config: ``directory`` of the run, on the server's machine, ``nodes``
 that must be there, ``experiment``, the configuration as TOML, from which clients make their data,
@@ -25,8 +25,9 @@ from ...flower.apps import Connect, many_clients_app, serving_app
 from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..config.reading import experiment
-from .directory import rounds
+from .directory import RunDirectory
 from .problem import Problem, build
+from .rounds import rounds
 
 __all__ = ["client", "server"]
 
@@ -37,12 +38,13 @@ WAIT = 120.0
 def serve(given: Mapping[str, Any], connect: Connect) -> None:
     """Do the rounds that are left."""
     config = _config(str(given["experiment"]))
+    directory = RunDirectory(Path(str(given["directory"])))
 
     def engine(problem: Problem) -> Engine:
         nodes, clients = int(given["nodes"]), len(problem.clients)
         return Complete(connect(config.plan(), problem.model, clients, nodes, WAIT))
 
-    for record in rounds(config, Path(str(given["directory"])), engine=engine):
+    for record in rounds(config, directory, engine=engine):
         print(f"round {record.round}/{config.federation.rounds}", flush=True)
 
 

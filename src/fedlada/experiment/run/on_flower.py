@@ -21,9 +21,9 @@ from ...errors import ExperimentError
 from ...server.lock import DirectoryLock
 from ..config.experiment import Experiment
 from ..config.reading import dump
-from .directory import checkpoints
+from .directory import RunDirectory
 from .problem import participants
-from .tracking import RECORDS, JsonLines, parsed
+from .tracking import JsonLines, parsed
 
 __all__ = ["FLOWER", "watched_rounds"]
 
@@ -33,14 +33,15 @@ POLL = 0.1  # seconds between looks at the records
 ENDING = 20.0  # seconds for the processes of a run that was killed to end
 
 
-def watched_rounds(config: Experiment, directory: Path) -> Iterator[RoundRecord]:
+def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[RoundRecord]:
     """Do the rounds that are left on the configuration's engine, yielding each record."""
     from ...flower.loopback import Deployment, DeploymentError, RaySimulation
 
-    directory = directory.resolve()
-    ray, work = config.engine.name == "ray", directory / FLOWER
+    path = directory.path.resolve()
+    directory = RunDirectory(path)
+    ray, work = config.engine.name == "ray", path / FLOWER
     nodes = participants(config) if ray else config.engine.nodes
-    with _alone(directory):
+    with _alone(path):
         done = _mend(directory)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)
@@ -49,11 +50,11 @@ def watched_rounds(config: Experiment, directory: Path) -> Iterator[RoundRecord]
             start = RaySimulation if ray else Deployment
             with start(work, nodes=nodes, environment=_environment()) as engine:
                 run = engine.begin(app)
-                yield from _follow(directory / RECORDS, done, run.running)
+                yield from _follow(directory.records_file, done, run.running)
                 run.wait()
         except DeploymentError as error:
             raise ExperimentError(
-                f"{error}\nAll logs are in {work / 'logs'}; fedlada resume {directory} goes on"
+                f"{error}\nAll logs are in {work / 'logs'}; fedlada resume {path} goes on"
                 " after the last round that was finished."
             ) from error
         shutil.rmtree(work)
@@ -61,7 +62,7 @@ def watched_rounds(config: Experiment, directory: Path) -> Iterator[RoundRecord]
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else starts Flower here; the ServerApp itself takes the checkpoints."""
+    """Let nobody else start Flower here; the ServerApp itself takes the checkpoints."""
     lock = DirectoryLock(directory)
     try:
         lock.take()
@@ -70,29 +71,29 @@ def _alone(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def _mend(directory: Path) -> int:
-    """Cut the records to the rounds that are on disk in full; the bytes of those."""
-    saved = checkpoints(directory, wait=ENDING)
+def _mend(directory: RunDirectory) -> int:
+    """Cut the records to the rounds that are on disk in full, and return their bytes."""
+    saved = directory.checkpoints(wait=ENDING)
     saved.open()
     try:
         newest = saved.latest()
-        JsonLines(directory / RECORDS, newest.record if newest else None).close()
+        JsonLines(directory.records_file, newest.record if newest else None).close()
     finally:
         saved.close()
-    return (directory / RECORDS).stat().st_size
+    return directory.records_file.stat().st_size
 
 
-def _app(config: Experiment, directory: Path, *, nodes: int) -> Path:
+def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
     """A Flower app around the modules of this package: no more than its pyproject."""
-    work = directory / FLOWER
+    work = directory.path / FLOWER
     told = {
         "experiment": dump(config),
-        "directory": str(directory),
+        "directory": str(directory.path),
         "prepared": str(work / "prepared.pt"),
         "nodes": nodes,
     }
     if config.optimizer().client_state:
-        told["state-directory"] = str(checkpoints(directory).clients)
+        told["state-directory"] = str(directory.checkpoints().clients)
     told["algorithm"] = json.dumps(config.algorithm)  # clients import only what is named here
     module = f"{__package__}.flower_app"
     project = {

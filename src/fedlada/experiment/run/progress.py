@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ..config.experiment import Experiment
-from ..config.reading import read
-from .directory import CONFIG, last_line
-from .sweep import LOG, Standing
+from .directory import RunDirectory
+from .sweep import Standing
 
 __all__ = ["Display", "score"]
 
@@ -25,9 +24,11 @@ class Display:
 
     def __init__(self, console: Console, runs: Sequence[Path]) -> None:
         self._console, self._live = console, console.is_terminal
-        self._configs = {run: read(run / CONFIG) for run in runs}
+        self._configs = {run: RunDirectory(run).config for run in runs}
         self._rounds = {run: config.federation.rounds for run, config in self._configs.items()}
-        self._latest: dict[Path, Mapping[str, object]] = {run: last_line(run) for run in runs}
+        self._latest: dict[Path, Mapping[str, object]] = {
+            run: RunDirectory(run).last_record() for run in runs
+        }
         self._score = {run: score(self._configs[run], line) for run, line in self._latest.items()}
         self._began, self._first = time.monotonic(), self._done()
         self._shown, self._reported = self._began, set[Path]()
@@ -63,15 +64,19 @@ class Display:
         for run in [*standing.done, *standing.failed]:
             if run not in self._reported:
                 self._reported.add(run)
-                self._take(run, last_line(run))
+                self._take(run, RunDirectory(run).last_record())
                 if run in self._bars:
                     self._progress.remove_task(self._bars.pop(run))
-                failed = f"failed, see {run / LOG}:" if run in standing.failed else "done"
+                failed = (
+                    f"failed, see {RunDirectory(run).log_file}:"
+                    if run in standing.failed
+                    else "done"
+                )
                 self._say(f"{failed} {self._standing(run)}")
         if not self._due(REFRESH if self._live else REFRESH_LOG):
             return
         for run in standing.running:
-            self._take(run, last_line(run))
+            self._take(run, RunDirectory(run).last_record())
             if self._live:
                 self._bar(run, run.name, self._score[run])
             else:

@@ -21,12 +21,11 @@ from pathlib import Path
 
 import torch
 
-from ...errors import ExperimentError
-from .directory import CONFIG, finished, run as run_in
+from .directory import RunDirectory
+from .rounds import run as run_in
 
-__all__ = ["LOG", "Standing", "finish", "runs_in"]
+__all__ = ["Standing", "finish"]
 
-LOG = "log.txt"
 TICK = 0.2  # seconds between looks at the processes
 PATIENCE = 10.0  # seconds that a process has to end when asked to
 
@@ -43,19 +42,6 @@ class Standing:
     failed: list[Path] = field(default_factory=list)
 
 
-def runs_in(directory: Path) -> list[Path]:
-    """The directory itself if it is a run, otherwise the runs in it, by name."""
-    if (directory / CONFIG).exists():
-        return [directory]
-    found = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
-    if not found:
-        raise ExperimentError(
-            f"{directory} holds no run, a directory with {CONFIG}; give the --out of a run or"
-            " a sweep."
-        )
-    return found
-
-
 def finish(
     runs: Sequence[Path], *, jobs: int, watch: Callable[[Standing], None] = lambda _: None
 ) -> Standing:
@@ -66,7 +52,7 @@ def finish(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    waiting, standing = deque(run for run in runs if not finished(run)), Standing()
+    waiting, standing = deque(run for run in runs if not RunDirectory(run).finished()), Standing()
     processes: dict[Path, BaseProcess] = {}
     try:
         while waiting or processes:
@@ -95,7 +81,7 @@ def _work(run: Path) -> None:
     # Ctrl-C is for the parent, which then ends this process in an orderly way.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with (run / LOG).open("a") as log:
+    with RunDirectory(run).log_file.open("a") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     threading.Thread(target=_end_with_parent, daemon=True).start()

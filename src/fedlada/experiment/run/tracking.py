@@ -15,23 +15,22 @@ from ...atomic import write
 from ...errors import ExperimentError, missing_extra
 from ..config.experiment import Experiment
 from .adapters import ADAPTERS, Tracker
+from .directory import RunDirectory
 
-__all__ = ["RECORDS", "JsonLines", "Tracker", "parsed", "trackers"]
-
-RECORDS = "records.jsonl"
+__all__ = ["JsonLines", "Tracker", "parsed", "trackers"]
 
 
 @contextmanager
 def trackers(
-    config: Experiment, directory: Path, resumed: RoundRecord | None
+    config: Experiment, directory: RunDirectory, resumed: RoundRecord | None
 ) -> Iterator[list[Tracker]]:
-    """All trackers of a run that is fresh or goes on after the record ``resumed``."""
+    """Open all trackers of a run that is fresh or goes on after the record ``resumed``."""
     with ExitStack() as stack:
-        lines = JsonLines(directory / RECORDS, resumed)
+        lines = JsonLines(directory.records_file, resumed)
         made: list[Tracker] = [stack.enter_context(closing(lines))]
         for name in config.track:
             try:
-                adapter = ADAPTERS[name](config, directory, resumed.round if resumed else 1)
+                adapter = ADAPTERS[name](config, directory.path, resumed.round if resumed else 1)
             except ModuleNotFoundError as error:
                 raise missing_extra(error, f'track = ["{name}"]', name) from None
             made.append(stack.enter_context(closing(adapter)))

@@ -1,0 +1,76 @@
+"""The rounds of a run that are left, in this process or on Flower's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from ... import Engine, RoundRecord, Simulation, simulate
+from ...data import ClientData
+from ..config.experiment import Experiment
+from .directory import RunDirectory
+from .problem import Problem, build
+from .provenance import provenance
+from .tracking import trackers
+
+__all__ = ["rounds", "run"]
+
+
+def run(path: Path) -> Iterator[RoundRecord]:
+    """Do the rounds that are left, yielding each record when it is on disk."""
+    directory = RunDirectory(path)
+    config = directory.config
+    if directory.finished():
+        return
+    began = time.time()
+    if config.engine.name == "process":
+        yield from rounds(config, directory)
+    else:
+        from .on_flower import watched_rounds
+
+        yield from watched_rounds(config, directory)
+    threads = torch.get_num_threads() if config.engine.name == "process" else 1
+    directory.finish(
+        {
+            "rounds": config.federation.rounds,
+            "seconds": sum(record["seconds"] for record in directory.records()),
+            "seconds_of_last_session": time.time() - began,
+            **provenance(threads=threads),
+        }
+    )
+
+
+def rounds(
+    config: Experiment,
+    directory: RunDirectory,
+    *,
+    engine: Callable[[Problem], Engine] | None = None,
+) -> Iterator[RoundRecord]:
+    """Do the rounds with this process as the server; clients run on the engine."""
+    with (
+        _simulation(config, directory, engine) as simulation,  # nobody else can run here now
+        trackers(config, directory, simulation.resumed) as tracking,
+    ):
+        for record in simulation:
+            for tracker in tracking:
+                tracker.record(record)
+            yield record
+
+
+def _simulation(
+    config: Experiment, directory: RunDirectory, engine: Callable[[Problem], Engine] | None
+) -> Simulation[ClientData]:
+    problem = build(config)
+    return simulate(
+        problem.model,
+        problem.clients,
+        train=problem.train,
+        evaluate=problem.evaluate,
+        checkpoints=directory.checkpoints(),
+        engine=None if engine is None else engine(problem),
+        config=config.identity(),
+        **config.plan().settings(),
+    )
