@@ -1,4 +1,4 @@
-"""Files that are whole and on the disk, or not there at all."""
+"""Atomic writes: after a crash a file has either its new content or its old content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["write"]
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write beside the place, to the disk, and move it there."""
+    """Write ``content`` to a file beside ``path``, sync it to the disk and rename it."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -24,7 +24,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """The names in a directory, too, are on the disk."""
+    """Sync the names in a directory to the disk."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(opened)

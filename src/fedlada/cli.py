@@ -1,4 +1,8 @@
-"""The command ``fedlada``: ``algorithms`` here, with torch alone; all others in ``experiment``."""
+"""The command ``fedlada``.
+
+``fedlada algorithms`` is defined here and needs only torch. All other commands are defined in
+``fedlada.experiment.commands``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def algorithms(words: Sequence[str]) -> None:
-    """``fedlada algorithms``."""
+    """Run ``fedlada algorithms``: print the table of algorithms."""
     parser = argparse.ArgumentParser(
         prog="fedlada algorithms",
         description="List the algorithms, what they are made of and what they send per client.",
@@ -47,7 +51,7 @@ def algorithms(words: Sequence[str]) -> None:
 
 
 def algorithms_table(parameters: int) -> str:
-    """The table of algorithms: composition, vectors and bytes per sampled client and round."""
+    """Return the table of algorithms: composition, vectors and bytes per client and round."""
     rows = [("algorithm", "composition", "vectors down/up/kept", "bytes down", "bytes up")]
     for name, algorithm in ALGORITHMS.items():
         vectors, size = algorithm.traffic, algorithm.traffic.bytes(4 * parameters)
@@ -72,7 +76,7 @@ def algorithms_table(parameters: int) -> str:
 
 
 def composition(algorithm: Algorithm) -> str:
-    """``Amend(AMSGrad) + Averaging``."""
+    """Return the composition as text, such as ``Amend(AMSGrad) + Averaging``."""
     names = [type(part).__name__ for part in algorithm.part.chain()]
     return f"{'('.join(names)}{')' * (len(names) - 1)} + {type(algorithm.server).__name__}"
 

@@ -1,4 +1,4 @@
-"""One family of errors: each is a sentence with the value, what is allowed and what to do next."""
+"""The package's errors: each message gives the value, what is allowed and what to do next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ExperimentError", "FedladaError", "MissingExtra", "missing_extra", "
 
 
 class FedladaError(ValueError):
-    """Something that the caller can mend; the message says what and how."""
+    """An error that the caller can fix; the message says what is wrong and how to fix it."""
 
 
 class ExperimentError(FedladaError):
@@ -30,16 +30,16 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Complete a sentence about a wrong name: the nearest right name, then all of them."""
+    """Return the end of a sentence about a wrong name: the nearest valid name, then all names."""
     names = sorted(allowed)
     close = get_close_matches(word, names, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + f"There are {', '.join(names)}"
 
 
 def missing_extra(error: ModuleNotFoundError, need: str, install: str) -> MissingExtra:
-    """Turn the failed import of an optional library into advice.
+    """Return an error that says how to install a missing optional library.
 
-    ``need`` is what the user asked for and ``install`` what to give to pip.
+    ``need`` is the feature that the user asked for and ``install`` is the argument of pip.
     """
     return MissingExtra(
         f'{need} needs {error.name}, which is not installed: run pip install "{install}".',

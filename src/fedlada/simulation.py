@@ -27,18 +27,18 @@ __all__ = ["Simulation", "simulate"]
 
 
 class Simulation(Generic[D]):
-    """A running federation: iterate over it to run it.
+    """A federation that runs while you iterate over it.
 
-    It holds the directory of its checkpoints until all rounds are done, until :meth:`close`, or
+    It locks the directory of its checkpoints until all rounds are done, until :meth:`close`, or
     until the end of a ``with`` block.
     """
 
     def __init__(self, plan: Plan, engine: Engine, server: Server, evaluate: Evaluate | None):
         self.plan = plan
         self.state = server.state
-        """The server's state after the last record; pass it to :func:`simulate` to go on."""
+        """The server's state after the last record; pass it to :func:`simulate` to continue."""
         self.resumed = server.resumed
-        """The record of the last round that was done before, if the run goes on from one."""
+        """The record of the last saved round if the run continues from a checkpoint, else None."""
         self._server = server
         self._records = self._rounds(engine, evaluate)
 
@@ -52,16 +52,16 @@ class Simulation(Generic[D]):
         self.close()
 
     def run(self) -> list[RoundRecord]:
-        """Run all the rounds that are left and return their records."""
+        """Run the remaining rounds and return their records."""
         return list(self._records)
 
     def close(self) -> None:
-        """Let go of the directory of the checkpoints, for another run."""
+        """Release the directory of the checkpoints for another run."""
         self._server.close()
 
     @property
     def model(self) -> nn.Module:
-        """A copy of the model with the server's parameters of now."""
+        """A copy of the model with the server's current parameters."""
         return self._server.model()
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
@@ -90,21 +90,22 @@ def simulate(
 ) -> Simulation[D]:
     """Train ``model`` over the clients in ``data``, in this process.
 
-    ``data[i]`` is the data of client i, given to ``train(model, data[i], optimizer)``; without a
-    ``train`` of your own it is :class:`LocalTraining`, 50 steps of batch 50 on tensors.  All
+    ``data[i]`` is the data of client i and is passed to ``train(model, data[i], optimizer)``.  The
+    default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50 on tensors.  All
     other settings are those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``,
-    ``sampling`` (a number of clients, a share such as 0.1, or a sampler; ten clients unless it
-    is given), ``seed``, ``lr_decay``, ``weighting``, ``target``, ``minimum``, ``guard``,
+    ``sampling`` (a number of clients, a share such as 0.1, or a sampler; by default ten
+    clients), ``seed``, ``lr_decay``, ``weighting``, ``target``, ``minimum``, ``guard``,
     ``aggregator``, ``buffers``, ``codec`` and ``evaluate_every``.
 
-    Everything is a function of ``seed``; ``model`` itself is not touched.  With the ``state`` (and
-    ``store``) of an earlier run it goes on from there until ``rounds`` are done in all.  With an
-    ``engine`` the clients run where it runs them, ``store`` is its own concern, and ``train`` and
-    ``data`` here only say what the run is.
+    All randomness follows from ``seed``, and ``model`` itself is not changed.  With the ``state``
+    (and ``store``) of an earlier run, the run continues from there until ``rounds`` rounds are
+    done in total.  With an ``engine``, the engine runs the clients and keeps their vectors;
+    ``train`` and ``data`` then only describe the run.
 
-    With a directory for ``checkpoints`` a run that was killed at any moment is continued by
-    calling the same again, and ends in the same bits.  What else makes the run what it is, such
-    as how the data were split, belongs into ``config``: a directory refuses a run of another.
+    With a directory for ``checkpoints``, a run that was killed at any moment continues when the
+    same call is made again, and its result has the same bits.  Put everything else that affects
+    the result, such as how the data were split, into ``config``: a directory refuses a run with
+    another configuration.
 
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:

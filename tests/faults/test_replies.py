@@ -6,9 +6,19 @@ import pytest
 import torch
 
 from federations import Federation, quadratics, same_bits
-from fedlada import ALGORITHMS, Guard, federate
+from fedlada import ALGORITHMS, Guard, Rejection, federate
 from fedlada.algorithms import Vectors
-from fedlada.engines.faulty import BEYOND, EXAGGERATED, REJECTED, REPEATED, Faulty, at_random
+from fedlada.engines.faulty import (
+    BEYOND,
+    EXAGGERATED,
+    FAULTS,
+    REJECTED,
+    REPEATED,
+    Faulty,
+    at_random,
+)
+from fedlada.server.guard import Admission
+from fedlada.server.loop import next_task
 
 ROUNDS, CLIENTS, COHORT = 6, 12, 6
 BAD = (2, 5, 7)
@@ -112,6 +122,31 @@ def test_what_is_exaggerated_is_brought_down_to_the_size_of_the_others(name, fau
     assert all(r.accepted + sum(r.rejected.values()) == COHORT for r in records)
     for vector, like in zip(attacked.vectors.values(), honest.vectors.values(), strict=True):
         assert vector.norm() < 10 * (1 + like.norm())
+
+
+@pytest.mark.parametrize("name", ["fedlada", "fedavg", "localadam"])
+@pytest.mark.parametrize("fault", ["delta x 10", "delta x -10", "steps x 10", "huge v"])
+def test_whatever_is_admitted_is_within_the_limits_when_it_is_measured_again(name, fault):
+    fed = Federation(ALGORITHMS[name], Model(), [data()[0]] * CLIENTS, train, cohort=COHORT)
+    fed.run(1)
+    plan = fed.plan(rounds=9)
+    task, cohort = next_task(plan, fed.state, CLIENTS)
+
+    def admission() -> Admission:
+        return Admission(plan.guard, plan.algorithm, task, cohort, history=fed.state.history)
+
+    touched = 0
+    for honest in fed.engine.exchange(task, cohort):
+        (lie,) = FAULTS[fault](honest, None)
+        outcome = admission().admit(admission().measure(lie))
+        if isinstance(outcome, Rejection):
+            touched += 1
+            continue
+        touched += bool(outcome.limited)
+        again = admission()
+        for name, size in again.measure(outcome.reply).sizes.items():
+            assert size <= max(again.limits[name], again._never_below.get(name, 0.0)) * 1.001
+    assert touched or (fault == "huge v" and not plan.algorithm.moments)
 
 
 def test_a_second_moment_below_the_one_that_was_sent_counts_as_that():

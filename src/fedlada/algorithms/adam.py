@@ -12,8 +12,8 @@ sets y = x, m = 0, :math:`v_i = \hat v_i = v`, and K times does
 and sends :math:`\hat v_i` beside its displacement; the server's v is their mean.
 
 Sun et al., "Efficient Federated Learning via Local Adaptive Amended Optimizer with Linear
-Speedup", Algorithms 2 and 3.  Settled here where the paper is silent: K steps are taken (the
-listing counts K-1); v_i starts at the broadcast v as v̂_i does; there is no epsilon in the
+Speedup", Algorithms 2 and 3.  Choices made here where the paper is silent: K steps are taken
+(the listing counts K-1); v_i starts at the broadcast v as v̂_i does; there is no epsilon in the
 denominator and no bias correction, since v >= epsilon_v² > 0 keeps it finite, and the server
 floors v at epsilon_v² on every round; the weights of m and v are the usual ones (the paper's
 Algorithms 1 and 2 print them the other way round).  Weight decay is ``coupled`` (λy is added to
@@ -38,7 +38,7 @@ __all__ = ["AMSGrad", "Adam"]
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(LocalRule):
-    """Adam on the client, its second moment shared through the server's mean (LocalAdam)."""
+    """Adam on the client; the server averages and shares its second moment (LocalAdam)."""
 
     down = ("v",)
     up = ("v_i",)
@@ -114,5 +114,5 @@ class AMSGrad(Adam):
 
 @cache
 def _late(device: torch.device) -> Tensor:
-    """A step count at which torch's kernel has no bias correction left: 1 - beta**step is 1."""
+    """Return a step count so large that torch's kernel corrects no bias: 1 - beta**step is 1."""
     return torch.tensor(1e9, device=device)

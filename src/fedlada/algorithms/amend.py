@@ -1,4 +1,4 @@
-r"""Amending: every local step is mixed with the direction the whole federation moved in before.
+r"""Amending: every local step is mixed with the federation's average direction of the last round.
 
 .. math::
     y &\leftarrow y - \eta_l \bigl(\alpha\, d + (1-\alpha)\, g_a\bigr) \\
@@ -7,11 +7,11 @@ r"""Amending: every local step is mixed with the direction the whole federation 
 where d is the direction of the rule inside.  Around SGD this is FedCM (Xu et al., 2021), around
 AMSGrad it is FedLADA (Sun et al., Algorithm 3).
 
-Settled here where the paper is silent: g_a is measured with the learning rate of the round that
-produced it, so that under a decaying rate :math:`g_a' = \alpha\,\overline d + (1-\alpha) g_a`
-holds exactly; it is never uploaded, the server derives it; with unequal K_i it is divided by the
-mean of the clients' lr·K_i.  Weight decay belongs to the rule inside: outside the mix it would
-be fed back through g_a and act as λ/α.
+Choices made here where the paper is silent: g_a is measured with the learning rate of the round
+that produced it, so that under a decaying rate
+:math:`g_a' = \alpha\,\overline d + (1-\alpha) g_a` holds exactly; it is never uploaded, since the
+server derives it; with unequal K_i it is divided by the mean of the clients' lr·K_i.  Weight
+decay belongs to the rule inside: outside the mix it would be fed back through g_a and act as λ/α.
 
 ``warm_start`` is not in the paper: g_a starts at 0 and is an exponential average, so round t
 moves only 1-(1-α)^(t+1) of a full step; with it the round's lr is divided by that factor.

@@ -1,4 +1,4 @@
-"""An algorithm is a chain of parts and a server rule; all it sends follows from these."""
+"""An algorithm is a chain of parts and a server rule; its messages are derived from these."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest, require
+from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, word
 from .part import Correction, LocalRule, Moment, Names, Part, Round
 from .server import Averaging
 from .vectors import Vector, Vectors
@@ -24,7 +25,7 @@ class Traffic:
     client_state: int
 
     def bytes(self, vector: int) -> Traffic:
-        """The same in bytes, for vectors of ``vector`` bytes each."""
+        """Return the traffic in bytes, for vectors of ``vector`` bytes each."""
         return Traffic(
             down=self.down * vector, up=self.up * vector, client_state=self.client_state * vector
         )
@@ -80,7 +81,7 @@ class Algorithm:
 
     @property
     def traffic(self) -> Traffic:
-        """Vectors down, up and kept by the client, counted from the definition."""
+        """Number of vectors sent down, sent up and kept by the client."""
         return Traffic(down=len(self.down), up=len(self.up), client_state=len(self.client_state))
 
     @property
@@ -91,11 +92,11 @@ class Algorithm:
         return rule
 
     def lr(self, round: int, *, decay: float = 1.0) -> float:
-        """The learning rate of a round, counted from 0."""
+        """Return the learning rate of a round; rounds are counted from 0."""
         return self.local.lr * decay**round * self.part.lr_factor(round)
 
     def start(self, x: Vector) -> Vectors:
-        """The server's vectors before the first round."""
+        """Return the server's vectors before the first round."""
         server = Vectors(x=x)
         for part in self.part.chain():
             part.start(server)
@@ -103,30 +104,43 @@ class Algorithm:
         return server
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
-        """Renew the server's vectors from the mean of the replies."""
+        """Update the server's vectors from the mean of the replies."""
         self.part.serve(server, mean, r)
         self.server.apply(server, self.part.displacement(server, mean), r)
 
     def settings(self) -> dict[str, Any]:
-        """Every hyper-parameter by name, with its value."""
+        """Return the value of every hyper-parameter by name."""
         owners: list[Part | Averaging] = [*self.part.chain(), self.server]
         return {key: getattr(owner, key) for owner in owners for key in _tunable(owner)}
 
     def spec(self) -> dict[str, Any]:
-        """The algorithm as plain values: ``algorithm(a.spec()) == a``.
+        """Return the algorithm as plain values: ``algorithm(a.spec()) == a``.
 
-        This is the one encoding of an algorithm: it names a run in checkpoints and travels to
-        clients.  Ingredients of this package go by their registry word, all others by
+        This is the only encoding of an algorithm: checkpoints store it and clients receive it.
+        An ingredient of this package is written as its registry name, any other as
         ``"package.module:Name"``.
         """
-        from .registry import spec
-
-        return spec(self)
+        *corrections, local = self.part.chain()
+        structure = {
+            "local": word(local, LOCAL_RULES),
+            "corrections": [word(part, CORRECTIONS) for part in corrections],
+            "server": word(self.server, SERVER_RULES),
+        }
+        settings = self.settings()
+        for owner in (*corrections, local, self.server):
+            for key, value in settings.items():
+                require(
+                    getattr(owner, key, value) == value,
+                    f"two parts of the algorithm share the setting {key!r} and differ in it, so it"
+                    " cannot be written down; rename the setting of one of them",
+                )
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+        return structure | plain
 
     def replace(self, **settings: Any) -> Algorithm:
-        """The same algorithm with other hyper-parameters: ``replace(lr=0.01, alpha=0.05)``."""
+        """Return a copy with other hyper-parameters: ``replace(lr=0.01, alpha=0.05)``."""
         known = self.settings()
-        # A config file or a message has no tuples.
+        # Config files and messages have lists where settings have tuples.
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         for key in settings:
             require(
@@ -143,7 +157,7 @@ class Algorithm:
 
 
 def rebuild(part: Part, changes: Callable[[Part], dict[str, Any]]) -> Part:
-    """The same chain, each part with its own changes."""
+    """Return a copy of the chain with ``changes(part)`` applied to each part."""
     own = changes(part)
     if isinstance(part, Correction):
         own["inner"] = rebuild(part.inner, changes)

@@ -6,7 +6,7 @@ r"""FedDyn's dynamic regularisation.
     x \leftarrow \frac1S\sum_{i\in S} y_i - \frac{h}{a}
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.  h_i starts at 0 and is
-kept by the client; h is the server's own.  The last line is written as a displacement,
+kept by the client; h is kept by the server.  The last line is written as a displacement,
 :math:`x - (\overline\Delta + h/a)`, so that any server rule can follow.  The paper of FedLADA
 has no FedDyn; a = 0.1 is our default.
 """

@@ -1,9 +1,9 @@
-"""What a federated optimizer is made of: parts that hold both halves of one ingredient.
+"""Parts: the ingredients of a federated optimizer, each with its client and its server half.
 
-A federated optimizer is a protocol: vectors go down, local steps happen, vectors come up, the
-server renews its state.  A :class:`Part` writes the client half and the server half of one
-ingredient in one class; a local rule ends a chain of parts, corrections wrap it.  Engines only
-move the vectors that a part declares.
+A federated optimizer is a protocol: the server sends vectors down, clients take local steps and
+send vectors up, and the server updates its state.  A :class:`Part` defines the client half and
+the server half of one ingredient in one class.  A chain of parts ends in a local rule, and
+corrections wrap it.  Engines only move the vectors that a part declares.
 
 Conventions: ``x`` is the server's model, ``y`` the client's working copy, ``g`` a stochastic
 gradient at ``y``, ``delta = x - y`` a descent displacement (the server subtracts it).
@@ -27,9 +27,9 @@ Names = tuple[str, ...]
 class Round:
     """The scalars of one round.
 
-    On a client ``steps`` and ``lr_sum`` are its own; on the server they are means over the
-    accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K where
-    the rate is constant within the round.
+    On a client, ``steps`` and ``lr_sum`` are those of the client; on the server they are means
+    over the accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K
+    if the rate is constant within the round.
     """
 
     steps: float
@@ -67,44 +67,43 @@ class Part:
     server_state: ClassVar[Names] = ()
     """Vectors only the server keeps."""
     moments: ClassVar[tuple[Moment, ...]] = ()
-    """The ``up`` vectors that are second moments: a guard measures how far they rose rather than
-    how long they are."""
+    """The ``up`` vectors that are second moments; a guard measures their rise, not their norm."""
 
     def chain(self) -> Iterator[Part]:
-        """This part and the parts inside it, outermost first."""
+        """Yield this part and the parts inside it, outermost first."""
         yield self
 
     def lr_factor(self, round: int) -> float:
-        """What this part multiplies the learning rate of a round (counted from 0) by."""
+        """Return this part's factor on the learning rate of a round (counted from 0)."""
         return 1.0
 
     def start(self, server: Vectors) -> None:
-        """Server, before the first round: make the ``down`` and ``server_state`` vectors."""
+        """Make the ``down`` and ``server_state`` vectors (server, before the first round)."""
         for name in self.down + self.server_state:
             server[name] = server.x.zeros_like()
 
     def begin(self, client: Vectors) -> None:
-        """Client, start of the round: make working vectors."""
+        """Make working vectors (client, at the start of a round)."""
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:
-        """Client, every batch: move ``c.y`` in place."""
+        """Move ``client.y`` in place (client, for every batch)."""
         raise NotImplementedError(f"{type(self).__name__} defines no step")
 
     def end(self, client: Vectors, r: Round) -> None:
-        """Client, end of the round: fill the ``up`` and ``client_state`` vectors."""
+        """Set the ``up`` and ``client_state`` vectors (client, at the end of a round)."""
 
     def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
-        """The delta of a client without any gradient, as far as the server can tell; None for 0.
+        """Return the delta of a client whose gradients are all zero; None stands for zero.
 
-        What a reply adds to it is news, and that is what a guard measures.
+        The server estimates it, and a guard measures how far a reply's delta is from it.
         """
         return None
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
-        """Server, end of the round: renew the ``down`` and ``server_state`` vectors."""
+        """Update the ``down`` and ``server_state`` vectors (server, at the end of a round)."""
 
     def displacement(self, server: Vectors, mean: Vectors) -> Vector:
-        """Server, after ``serve``: what the server rule subtracts from x."""
+        """Return what the server rule subtracts from x (server, after ``serve``)."""
         return mean.delta
 
 
@@ -112,9 +111,9 @@ class Part:
 class LocalRule(Part):
     """The part that ends a chain: it turns a gradient into a step of size ``lr``.
 
-    ``lr_scale`` is the multiple of the round's rate at which a parameter group learns; it acts
-    inside whatever wraps the rule, so a vector measured in units of the round's rate (g_a)
-    stays consistent over groups.
+    ``lr_scale`` is the learning rate of a parameter group as a multiple of the round's rate.  It
+    acts inside every correction around the rule, so a vector measured in units of the round's
+    rate (g_a) stays consistent across groups.
     """
 
     lr: float
@@ -132,7 +131,7 @@ class LocalRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Correction(Part):
-    """A part around another: by itself it changes nothing."""
+    """A part that wraps another part; this base class passes every call on unchanged."""
 
     inner: Part = field(kw_only=False)
 

@@ -1,39 +1,26 @@
-"""The named algorithms, one line each, and how to ask for any other composition.
+"""The named algorithms, one line each, and functions that build any other composition.
 
-Every ingredient has one line in one of the tables below; one of somebody else's needs none and is
-named ``"package.module:Name"`` wherever a word of a table is allowed.
+:mod:`.ingredients` has the names of their ingredients.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from ..errors import FedladaError, nearest, require
+from ..errors import nearest, require
 from .adam import Adam, AMSGrad
 from .amend import Amend
 from .composition import Algorithm
 from .dyn import Dyn
+from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, choose, find
 from .part import Correction, LocalRule, Part
 from .prox import Prox
 from .scaffold import Scaffold
 from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
 from .sgd import SGD
 
-__all__ = [
-    "ALGORITHMS",
-    "CORRECTIONS",
-    "LOCAL_RULES",
-    "SERVER_RULES",
-    "algorithm",
-    "compose",
-    "find",
-    "outside_names",
-    "spec",
-]
-
-T = TypeVar("T")
+__all__ = ["ALGORITHMS", "algorithm", "compose", "outside_names"]
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": Algorithm(SGD()),
@@ -51,21 +38,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedlada": Algorithm(Amend(AMSGrad())),
 }
 
-LOCAL_RULES: dict[str, type[LocalRule]] = {"sgd": SGD, "adam": Adam, "amsgrad": AMSGrad}
-CORRECTIONS: dict[str, type[Correction]] = {
-    "amend": Amend,
-    "prox": Prox,
-    "scaffold": Scaffold,
-    "dyn": Dyn,
-}
-SERVER_RULES: dict[str, type[Averaging]] = {
-    "averaging": Averaging,
-    "momentum": Momentum,
-    "adam": ServerAdam,
-    "yogi": Yogi,
-    "adagrad": Adagrad,
-}
-
 STRUCTURE = ("local", "corrections", "server")
 """The keys of a composition; every other key is a hyper-parameter."""
 
@@ -74,8 +46,8 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
     """Return an algorithm by name, with other hyper-parameters where given.
 
     ``name`` is one of :data:`ALGORITHMS`; or ``"package.module:NAME"``, an
-    :class:`Algorithm` of somebody else's; or a mapping for :func:`compose` (as read from a
-    config file), hyper-parameters included; or an algorithm itself.
+    :class:`Algorithm` in another package; or a mapping for :func:`compose` (as read from a
+    config file), which may include hyper-parameters; or an algorithm itself.
 
     >>> algorithm("fedlada", lr=0.01, alpha=0.05)
     >>> algorithm({"local": "amsgrad", "corrections": ["amend", "prox"], "mu": 0.1})
@@ -97,31 +69,11 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
 def compose(
     *, local: str = "sgd", corrections: Sequence[str] = (), server: str = "averaging"
 ) -> Algorithm:
-    """Put any local rule into any corrections (outermost first) under any server rule."""
-    part: Part = _choose(local, LOCAL_RULES, "local rule", LocalRule)()  # type: ignore[call-arg]
+    """Return an algorithm of a local rule, corrections (outermost first) and a server rule."""
+    part: Part = choose(local, LOCAL_RULES, "local rule", LocalRule)()  # type: ignore[call-arg]
     for correction in reversed(corrections):
-        part = _choose(correction, CORRECTIONS, "correction", Correction)(part)
-    return Algorithm(part, server=_choose(server, SERVER_RULES, "server rule", Averaging)())
-
-
-def spec(chosen: Algorithm) -> dict[str, Any]:
-    """Return the mapping that :func:`algorithm` turns into the same algorithm."""
-    *corrections, local = chosen.part.chain()
-    structure = {
-        "local": _word(local, LOCAL_RULES),
-        "corrections": [_word(part, CORRECTIONS) for part in corrections],
-        "server": _word(chosen.server, SERVER_RULES),
-    }
-    settings = chosen.settings()
-    for owner in (*corrections, local, chosen.server):
-        for key, value in settings.items():
-            require(
-                getattr(owner, key, value) == value,
-                f"two parts of the algorithm share the setting {key!r} and differ in it, so it"
-                " cannot be written down; rename the setting of one of them",
-            )
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
-    return structure | plain
+        part = choose(correction, CORRECTIONS, "correction", Correction)(part)
+    return Algorithm(part, server=choose(server, SERVER_RULES, "server rule", Averaging)())
 
 
 def outside_names(encoded: str | Mapping[str, Any]) -> list[str]:
@@ -132,37 +84,6 @@ def outside_names(encoded: str | Mapping[str, Any]) -> list[str]:
         words = [encoded.get("local", ""), *encoded.get("corrections", ())]
         words.append(encoded.get("server", ""))
     return [word for word in words if isinstance(word, str) and ":" in word]
-
-
-def find(path: str, what: str) -> object:
-    """Import what ``package.module:NAME`` names."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise FedladaError(
-            f"{path!r} leads to no {what} ({error}); write it as 'package.module:NAME', where NAME"
-            f" is the {what} in a module that Python can import"
-        ) from error
-
-
-def _choose(name: str, table: Mapping[str, type[T]], kind: str, base: type[T]) -> type[T]:
-    if ":" not in name:
-        require(name in table, f"no {kind} {name!r}; {nearest(name, table)}")
-        return table[name]
-    outside = find(name, kind)
-    require(
-        isinstance(outside, type) and issubclass(outside, base),
-        f"{name!r} is {outside!r}; a {kind} must be a subclass of {base.__name__}",
-    )
-    assert isinstance(outside, type)
-    return outside
-
-
-def _word(owner: object, table: Mapping[str, type]) -> str:
-    kind = type(owner)
-    words = [word for word, known in table.items() if known is kind]
-    return words[0] if words else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _outside_algorithm(path: str) -> Algorithm:

@@ -10,8 +10,8 @@ the scale gamma ("alpha" there) is the appendix of Sun et al.
 
 c_i starts at 0 and is kept by the client.  The original form of c_i' is
 :math:`c_i - c + \Delta_i/(K\eta_l)`.  Over plain SGD that is exactly the mean of the client's K
-raw gradients; over an adaptive rule or with weight decay a displacement is no gradient any more,
-so the mean is what is kept here, always.
+raw gradients.  Over an adaptive rule or with weight decay a displacement is no longer a gradient,
+so this implementation always keeps the mean.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ r"""Server rules: how the mean displacement d of a round becomes the new x.
 
 Hsu et al., 2019 (momentum); Reddi et al., "Adaptive Federated Optimization", 2021 (the others;
 tau is called ``eps`` here as in torch).  The defaults eta_g = 0.1 and v_0 = 0.01 are FedLADA's
-for its FedAdam baseline.  There is no bias correction unless asked for, as in Reddi et al.  The
-server's moments are called m_g and v_g: a local rule may share a v of its own.
+for its FedAdam baseline.  Bias correction is off by default, as in Reddi et al.  The server's
+moments are called m_g and v_g because a local rule may share its own v.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Adagrad", "AdaptiveServer", "Averaging", "Momentum", "ServerAdam", "
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """Move by the mean displacement; ``server_lr`` 1 is plain averaging of the clients."""
+    """Move x by the mean displacement; ``server_lr`` 1 is plain averaging of the clients."""
 
     server_state: ClassVar[Names] = ()
     """Vectors only the server keeps."""
@@ -40,12 +40,12 @@ class Averaging:
         require(self.server_lr > 0, f"server_lr is {self.server_lr}; it must be positive")
 
     def start(self, server: Vectors) -> None:
-        """Before the first round: make the ``server_state`` vectors."""
+        """Make the ``server_state`` vectors before the first round."""
         for name in self.server_state:
             server[name] = server.x.zeros_like()
 
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:
-        """Renew ``s.x`` from the mean displacement ``d``."""
+        """Update ``server.x`` from the mean displacement ``d``."""
         server.x = server.x.add(d, alpha=-self.server_lr)
 
 
@@ -70,7 +70,7 @@ class Momentum(Averaging):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveServer(Averaging):
-    """What the adaptive server rules share; they differ in how v_g is renewed."""
+    """The base of the adaptive server rules, which differ in how they update v_g."""
 
     server_state = ("m_g", "v_g")
 
@@ -94,7 +94,7 @@ class AdaptiveServer(Averaging):
         server.v_g = server.x.full_like(self.server_v0)
 
     def second_moment(self, v: Vector, d: Vector) -> Vector:
-        """The new v_g."""
+        """Return the new v_g."""
         raise NotImplementedError(f"{type(self).__name__} defines no second_moment")
 
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:

@@ -3,7 +3,7 @@ r"""Local SGD, the local rule of FedAvg.
 .. math:: y \leftarrow y - \eta_l (g + \lambda y)
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-2017.  Weight decay is L2, added to the gradient; for plain SGD the decoupled kind is the same.
+2017.  Weight decay is L2, added to the gradient; for plain SGD decoupled weight decay is the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Vectors: aligned lists of tensors, one per federated parameter, with torch's own verbs.
+"""Vectors: aligned lists of tensors, one per federated parameter, with torch's method names.
 
 A :class:`Vector` has the shape of the model (x, y, a gradient, a moment, ...); every operation
-is elementwise over all of its tensors at once.  :class:`Vectors` is a set of them by name, so
-that an algorithm can be read as it is written in a paper: ``c.y.add_(c.g_a, alpha=-lr)``.
+is elementwise over all of its tensors at once.  :class:`Vectors` holds vectors by name, so that
+an algorithm reads as it is written in a paper: ``c.y.add_(c.g_a, alpha=-lr)``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 __all__ = ["BLOCK", "Vector", "Vectors"]
 
 BLOCK = 32_768
-"""Elements looked at a time where that is quicker: few enough to stay in a core's cache."""
+"""Elements processed at a time where that is faster: few enough to fit in a core's cache."""
 
 
 class Vector:
@@ -49,48 +49,48 @@ class Vector:
         return Vector(torch._foreach_div(self.tensors, _operand(divisor)))
 
     def add(self, other: Vector, *, alpha: float = 1.0) -> Vector:
-        """``self + alpha * other``."""
+        """Return ``self + alpha * other``."""
         return Vector(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
 
     def add_(self, other: Vector, *, alpha: float = 1.0) -> Vector:
-        """``self += alpha * other``."""
+        """Compute ``self += alpha * other`` in place."""
         torch._foreach_add_(self.tensors, other.tensors, alpha=alpha)
         return self
 
     def copy_(self, other: Vector) -> Vector:
-        """``self = other``, across devices if need be."""
+        """Copy the numbers of ``other`` into this vector, across devices if needed."""
         if self.tensors:  # a model may have no buffers
             torch._foreach_copy_(self.tensors, other.tensors)
         return self
 
     def sqrt(self) -> Vector:
-        """Elementwise square root."""
+        """Return the elementwise square root."""
         return Vector(torch._foreach_sqrt(self.tensors))
 
     def sign(self) -> Vector:
-        """Elementwise sign."""
+        """Return the elementwise sign."""
         return Vector(torch._foreach_sign(self.tensors))
 
     def clamp_min(self, bound: float) -> Vector:
-        """Elementwise maximum with a number."""
+        """Return the elementwise maximum with ``bound``."""
         return Vector(torch._foreach_clamp_min(self.tensors, bound))
 
     def dot(self, other: Vector) -> float:
-        """The inner product."""
+        """Return the inner product."""
         pairs = zip(self.tensors, other.tensors, strict=True)
         return math.fsum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in pairs)
 
     def norm(self) -> float:
-        """The Euclidean length; not finite if, and only if, an element is not."""
+        """Return the Euclidean norm; it is not finite if, and only if, an element is not."""
         length = math.hypot(*(float(torch.linalg.vector_norm(t)) for t in self.tensors))
         if math.isfinite(length):
             return length
-        # The squares of huge float32 numbers overflow; float64 is far slower here.
+        # The squares of huge float32 numbers overflow; float64 is a fallback because it is slower.
         wide = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in self.tensors]
         return math.hypot(*(float(part) for part in wide))
 
     def distance(self, other: Vector) -> float:
-        """The norm of the difference, block by block: nothing as large as a vector is made."""
+        """Return the norm of the difference, computed in blocks to save memory."""
         parts = []
         for t, u in zip(self.tensors, other.tensors, strict=True):
             blocks = zip(
@@ -100,38 +100,38 @@ class Vector:
         return math.hypot(*parts)
 
     def clone(self) -> Vector:
-        """A copy that shares no memory."""
+        """Return a copy that shares no memory."""
         return Vector(t.clone(memory_format=torch.preserve_format) for t in self.tensors)
 
     def to(self, like: Vector) -> Vector:
-        """The same numbers on the devices and in the memory layout of ``like``.
+        """Return the same numbers on the devices and in the memory layout of ``like``.
 
-        Nothing is copied where they are so already.
+        A tensor that already has this device and layout is not copied.
         """
         return Vector(_place(t, u) for t, u in zip(self.tensors, like.tensors, strict=True))
 
     def zeros_like(self) -> Vector:
-        """Zero, in this vector's shapes, types and memory layout."""
+        """Return zeros in this vector's shapes, types and memory layout."""
         return Vector(torch.zeros_like(t) for t in self.tensors)
 
     def full_like(self, value: float) -> Vector:
-        """A constant, in this vector's shapes, types and memory layout."""
+        """Return the constant ``value`` in this vector's shapes, types and memory layout."""
         return Vector(torch.full_like(t, value) for t in self.tensors)
 
     def take(self, positions: Sequence[int]) -> Vector:
-        """The sub-vector of the tensors at ``positions``: the same memory, not a copy."""
+        """Return the tensors at ``positions`` as a vector that shares memory."""
         return Vector(self.tensors[i] for i in positions)
 
     def numel(self) -> int:
-        """Number of elements over all tensors."""
+        """Return the number of elements over all tensors."""
         return sum(t.numel() for t in self.tensors)
 
     def nbytes(self) -> int:
-        """Bytes this vector takes when it travels uncoded."""
+        """Return the number of bytes that this vector takes when it is sent uncoded."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
     def equal(self, other: Vector) -> bool:
-        """Whether both hold the same bits (shapes, types and values): 0 is not -0."""
+        """Return whether both hold the same bits (shapes, types and values): 0 is not -0."""
         return len(self) == len(other) and all(
             a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
             for a, b in zip(self.tensors, other.tensors, strict=True)
@@ -172,13 +172,13 @@ class Vectors(dict[str, Vector]):
         self[name] = vector
 
     def only(self, names: Iterable[str]) -> Vectors:
-        """The vectors of these names, in this order."""
+        """Return the vectors of these names, in this order."""
         return Vectors((name, getattr(self, name)) for name in names)
 
     def take(self, positions: Sequence[int]) -> Vectors:
-        """Every vector's sub-vector at ``positions``, sharing memory."""
+        """Return every vector's tensors at ``positions``, sharing memory."""
         return Vectors((name, vector.take(positions)) for name, vector in self.items())
 
     def nbytes(self) -> int:
-        """Bytes all of them take when they travel uncoded."""
+        """Return the number of bytes that all vectors take when they are sent uncoded."""
         return sum(vector.nbytes() for vector in self.values())

@@ -1,4 +1,4 @@
-"""What a model is trained for and judged by: a loss, metrics, and the one that counts most."""
+"""Objectives: a training loss, the metrics of an evaluation and the metric to compare by."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..errors import require
 
 __all__ = ["CLASSIFICATION", "OBJECTIVES", "REGRESSION", "Metric", "Objective", "objective_of"]
 
-PADDING = -100  # the label that cross_entropy leaves out
+PADDING = -100  # the label that cross_entropy ignores
 
 
 def quotient(total: Tensor, count: Tensor) -> float:
-    """Divide the first total by the second."""
+    """Return ``total / count``."""
     return float(total) / float(count)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is exact over a whole set, made of sums over its batches.
+    """A metric that is exact over a whole data set, computed from sums over its batches.
 
     Args:
         sums: maps the outputs and labels of a batch to tensors, which are added up over batches
             in double precision.
         value: maps these totals to the number; by default it divides the first by the second.
-        title: what tables and figures call it; by default its name in the objective.
+        title: its name in tables and figures; by default its name in the objective.
     """
 
     sums: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -42,11 +42,11 @@ class Objective:
     """A training loss, the metrics of an evaluation, and the metric that reports compare.
 
     Args:
-        name: what the objective is called.
-        loss: maps outputs and labels of a batch to the mean loss, which training minimises.
-        metrics: what an evaluation reports, by name.
-        score: the name of the metric by which models are compared. It must be higher where the
-            model is better, and 1 where it is perfect, since tables show it in percent.
+        name: the objective's name.
+        loss: maps the outputs and labels of a batch to the mean loss, which training minimises.
+        metrics: the metrics of an evaluation, by name.
+        score: the name of the metric by which models are compared. It must be higher for a
+            better model and 1 for a perfect one, since tables show it in percent.
     """
 
     name: str
@@ -63,21 +63,21 @@ class Objective:
 
     @property
     def title(self) -> str:
-        """What tables and figures call the score."""
+        """The name of the score in tables and figures."""
         return self.title_of(self.score)
 
     def title_of(self, metric: str) -> str:
-        """What tables and figures call a metric."""
+        """Return the name of a metric in tables and figures."""
         return self.metrics[metric].title or metric
 
 
 def objective_of(labels: Tensor) -> Objective:
-    """Infer the objective: floating-point labels ask for a regression, others name classes."""
+    """Return the regression for floating-point labels and the classification for others."""
     return REGRESSION if labels.is_floating_point() else CLASSIFICATION
 
 
 def entropy_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-    """Sum the cross-entropy of a batch, and count its labels."""
+    """Return the sum of the cross-entropy of a batch and the number of labels."""
     require(
         outputs.dim() > 1,
         f"outputs have shape {tuple(outputs.shape)}, one number per example; a classification"
@@ -87,31 +87,31 @@ def entropy_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
 
 
 def correct_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-    """Count the labels whose class has the largest output, and all labels."""
+    """Return the number of labels whose class has the largest output and of all labels."""
     classes = labels.argmax(1) if labels.is_floating_point() else labels
     return (outputs.argmax(1) == classes).sum(), _count(labels)
 
 
 def mean_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Average the squared errors of a batch over all numbers in its labels."""
+    """Return the mean squared error of a batch over all numbers in its labels."""
     return mse_loss(*_paired(outputs, labels))
 
 
 def squared_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-    """Sum the squared errors of a batch, and count the numbers in its labels."""
+    """Return the sum of squared errors of a batch and how many numbers its labels have."""
     predicted, wanted = _paired(outputs, labels)
     return (predicted - wanted).double().square().sum(), torch.tensor(labels.numel())
 
 
 def r2_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-    """Sum the squared errors of a batch, its labels, their squares, and count the examples."""
+    """Return the sums of squared errors, labels and squared labels, and the number of examples."""
     error, _ = squared_sums(outputs, labels)
     wanted = labels.double()
     return error, wanted.sum(0), wanted.square().sum(0), torch.tensor(len(labels))
 
 
 def r2(error: Tensor, total: Tensor, squares: Tensor, count: Tensor) -> float:
-    """Return the share of the labels' variance that the outputs explain, NaN if there is none."""
+    """Return the share of the labels' variance that the outputs explain; NaN if it is 0."""
     variance = float((squares - total.square() / count).sum())
     return 1 - float(error) / variance if variance > 0 else float("nan")
 
@@ -135,13 +135,13 @@ OBJECTIVES = {"classification": CLASSIFICATION, "regression": REGRESSION}
 
 
 def _count(labels: Tensor) -> Tensor:
-    if labels.is_floating_point():  # the probability of each class
+    if labels.is_floating_point():  # a label is a probability per class
         return torch.tensor(len(labels))
     return (labels != PADDING).sum()
 
 
 def _paired(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Give outputs the shape of the labels: [N, 1] and [N] would be broadcast to [N, N]."""
+    """Return both in the labels' shape: [N, 1] and [N] would be broadcast to [N, N]."""
     require(
         outputs.numel() == labels.numel(),
         f"outputs have shape {tuple(outputs.shape)} and labels {tuple(labels.shape)}; a regression"

@@ -1,4 +1,4 @@
-"""The client's optimizer: a real ``torch.optim.Optimizer`` whose step is a part's step."""
+"""The client's optimizer: a real ``torch.optim.Optimizer`` whose step runs a part's step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ..errors import require
 
 __all__ = ["FederatedOptimizer"]
 
-# Torch wraps these two so that torch.compile leaves them alone, which imports its compiler: more
-# than a CPU second in every process, and on Flower every client of every round is a new one.
+# Torch wraps these two methods to hide them from torch.compile, and the wrappers import its
+# compiler.  That costs more than a CPU second per process, and on Flower every client of every
+# round runs in a new process.
 _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 _zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
@@ -25,10 +26,10 @@ _zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 class FederatedOptimizer(torch.optim.Optimizer):
     """Runs a part's step on a model's parameters, for one client and one round.
 
-    To a training loop it is any optimizer: schedulers, ``clip_grad_norm_``, autocast, gradient
-    accumulation and parameter groups work.  A group may have its own ``lr`` and
-    ``weight_decay``; its rate counts as a multiple of the round's.  A scheduler must scale all
-    groups alike.  A parameter without a gradient counts as one whose gradient is zero.
+    A training loop can use it like any optimizer: schedulers, ``clip_grad_norm_``, autocast,
+    gradient accumulation and parameter groups work.  A group may have its own ``lr`` and
+    ``weight_decay``; its rate is taken as a multiple of the round's rate.  A scheduler must scale
+    all groups by the same factor.  A missing gradient is treated as zero.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Number of steps taken."""
         return len(self._rates)
 
     @property
@@ -60,7 +61,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
         return math.fsum(self._rates)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; only while the optimizer is made."""
+        """Add a group; this is allowed only while the optimizer is being made."""
         require(
             not hasattr(self, "_blocks"),
             "a federated optimizer takes its groups when it is made: what a round federates is"
@@ -91,7 +92,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _rate(self) -> float:
-        """The round's rate as scheduled now; all groups must agree on it."""
+        """Return the round's current rate; all groups must agree on it."""
         rates = [
             float(group["lr"]) / scale
             for group, scale in zip(self.param_groups, self._scales, strict=True)
@@ -105,7 +106,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
         return rates[0]
 
     def _variant(self, index: int) -> Part:
-        """The part with the weight decay and rate of a group."""
+        """Return the part with the weight decay and rate of a group."""
         key = (self.param_groups[index]["weight_decay"], self._scales[index])
         if key not in self._variants:
             own = {"weight_decay": key[0], "lr_scale": key[1]}
@@ -117,7 +118,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
     def _split(
         self, c: Vectors, federated: list[nn.Parameter]
     ) -> list[tuple[int, list[nn.Parameter], Vectors]]:
-        """Tensors that one kernel call may take together: one group, device and dtype."""
+        """Return blocks of tensors for one kernel call each: one group, device and dtype."""
         where = {
             id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]
         }
@@ -145,5 +146,5 @@ def _gradient(p: nn.Parameter) -> Tensor:
         raise ValueError(
             "a gradient is sparse; federated vectors are dense: use nn.Embedding(sparse=False)"
         )
-    # The fused kernels walk memory, not indices: both must be laid out alike.
+    # The fused kernels read memory in order, so both tensors need the same strides.
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)

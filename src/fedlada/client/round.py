@@ -30,13 +30,13 @@ __all__ = ["ClientSession", "LocalRound", "Train", "client_session", "train_clie
 D = TypeVar("D", bound=Sized)
 
 Train = Callable[[nn.Module, D, FederatedOptimizer], Mapping[str, float] | None]
-"""A training loop: ``train(model, data, optimizer)``; the metrics it returns are averaged."""
+"""A training loop: ``train(model, data, optimizer)``; the server averages its metrics."""
 
 
 class LocalRound:
-    """Sets the model to x, hands out the optimizer, and turns what it did into a reply.
+    """Sets the model to x, makes the optimizer and builds the reply from its steps.
 
-    After :meth:`finish`, :attr:`client_state` is what the client keeps if its reply is accepted.
+    After :meth:`finish`, :attr:`client_state` has the vectors to keep if the reply is accepted.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LocalRound:
         return c
 
     def optimizer(self, params: ParamsT | None = None) -> FederatedOptimizer:
-        """Make the round's one optimizer; ``params`` may be groups as torch takes them."""
+        """Make the round's only optimizer; ``params`` may be torch's parameter groups."""
         require(
             self._optimizer is None,
             f"client {self._client} asked for a second optimizer in round {self._task.round}; the"
@@ -94,7 +94,7 @@ class LocalRound:
         return self._optimizer
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
-        """Return the reply, after training."""
+        """Return the reply; call this after training."""
         optimizer = self._optimizer
         require(
             optimizer is not None and optimizer.lr_sum > 0,
@@ -126,19 +126,19 @@ class LocalRound:
 
 
 class ClientSession:
-    """A client's whole part in a round, as the training inside it sees it."""
+    """A client's round, as seen by the training code inside it."""
 
     def __init__(self, local: LocalRound, client: int) -> None:
         self._local = local
         self.client = client
-        """Whose data to train on."""
+        """The number of the client whose data to train on."""
         self.optimizer = local.optimizer
         self.lr = local.lr
         self.examples = 1
-        """How many examples were trained on; it weights the reply if the server weights."""
+        """Number of examples trained on: the reply's weight if the server weights by examples."""
         self.metrics: Mapping[str, float] | None = None
         self.reply: Reply
-        """The reply, once the session has ended."""
+        """The reply; it is available after the session has ended."""
 
 
 @contextmanager
@@ -151,9 +151,9 @@ def client_session(
     store: Store,
     buffers: BufferPolicy = "refuse",
 ) -> Iterator[ClientSession]:
-    """Load what the client keeps, train inside, then make the reply and stage what it will keep.
+    """Load the client's vectors, let the block train, then make the reply and stage new vectors.
 
-    This is the one client session: in process, in a ready ClientApp and in an app of your own.
+    Every engine uses this session: in process, a ready ClientApp and an app of your own.
     """
     keeps = clients_keep(algorithm, buffers)
     local = LocalRound(
@@ -183,7 +183,7 @@ def train_client(
     store: Store,
     buffers: BufferPolicy = "refuse",
 ) -> Reply:
-    """Run a session around ``train(model, data, optimizer)``."""
+    """Run a session around ``train(model, data, optimizer)`` and return the reply."""
     with client_session(
         algorithm, model, task, client=client, store=store, buffers=buffers
     ) as session:
@@ -193,7 +193,7 @@ def train_client(
 
 
 def _recall(store: Store, task: Task, client: int) -> Vectors:
-    """Load what the client kept when its reply was last accepted."""
+    """Load the vectors that belong to the client's last accepted reply."""
     version = (task.run, task.last_accepted.get(client, NEVER))
     store.settle(client, version, task.resumable_from)
     return store.load(client, version)
@@ -201,11 +201,11 @@ def _recall(store: Store, task: Task, client: int) -> Vectors:
 
 @contextmanager
 def _seeded(task: Task, client: int) -> Iterator[None]:
-    """Let torch's random numbers follow from (seed, round, client) inside; outside they go on."""
+    """Seed torch by (seed, round, client) inside the block and restore its state afterwards."""
     seed = seed_of(task.seed, "client", task.round, client)
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices):
-        # torch.manual_seed would also queue work, with a stack trace, for a CUDA that is not there.
+        # Without CUDA, torch.manual_seed would also queue a call, with a stack trace, for later.
         torch.default_generator.manual_seed(seed)
         if devices:
             torch.cuda.manual_seed_all(seed)

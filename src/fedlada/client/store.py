@@ -1,9 +1,9 @@
-"""Where the vectors live that a client keeps between rounds (SCAFFOLD's c_i, FedDyn's h_i).
+"""Stores for the vectors that a client keeps between rounds (SCAFFOLD's c_i, FedDyn's h_i).
 
-What a client computes in a round is *staged* under that round's number.  With its next task the
-server names the round of its last accepted reply, and that version is the one to go on from: so
-the server's c and the clients' c_i can never drift apart over a lost reply.  Older versions stay
-as long as a checkpoint may still ask for them, so a resumed run finds every client as it was.
+The vectors that a client computes in a round are *staged* under that round's number.  With the
+next task the server names the round of the client's last accepted reply, and the client continues
+from that version, so a lost reply cannot make the clients' c_i disagree with the server's c.
+Older versions are kept as long as a checkpoint may need them, so that a run can be resumed.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ NEVER = -1
 """The last accepted round of a client that never took part."""
 
 FORGET = 30 * 24 * 3600.0
-"""Seconds after which what a client kept on disk in another run is forgotten."""
+"""Seconds after which a client's vectors of another run are deleted from disk."""
 
 Version = tuple[str, int]
 """The run and the round in which a client's vectors were computed."""
 
 
 class LostState(FedladaError):
-    """A client no longer has the vectors the server believes it keeps."""
+    """A client no longer has the vectors that the server expects it to keep."""
 
 
 class Store(Protocol):
-    """Client vectors by client number; nothing is held for a client that never took part."""
+    """Keeps vectors by client number; a client that never took part has none."""
 
     def load(self, client: int, version: Version | None = None) -> Vectors:
-        """What the client kept in that round of that run; nothing at all in round ``NEVER``.
+        """Return the client's vectors of that run and round; none for round ``NEVER``.
 
-        Without a version, the newest there is.
+        Without a version, return the newest.
         """
         ...
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
-        """Remember what the client will keep if its reply of this round is accepted."""
+        """Store the vectors that the client keeps if its reply of this round is accepted."""
         ...
 
     def settle(self, client: int, version: Version, resumable_from: int) -> None:
-        """This was its last accepted reply, and the run can start again from ``resumable_from`` on.
+        """Note the client's last accepted version and delete versions that no task will need.
 
-        All that no task will ask for is forgotten.
+        The run can be resumed from round ``resumable_from`` or any later checkpoint.
         """
         ...
 
 
 def needless(versions: Collection[Version], last: Version, resumable_from: int) -> list[Version]:
-    """The versions of this run that nobody will ask for; other runs may yet be resumed.
+    """Return the versions of this run that no task will need; other runs may still be resumed.
 
-    Later ones were not accepted, or belong to a future that was lost.  Of the earlier ones a
-    run that starts again from round ``resumable_from`` asks for the newest before it, and one
-    that starts from a later checkpoint for one since then.
+    Versions after ``last`` were not accepted, or belong to rounds that were lost.  Of the earlier
+    versions, a run resumed from round ``resumable_from`` needs the newest before that round, and
+    a run resumed from a later checkpoint needs one since then.
     """
     run, round = last
     own = [r for name, r in versions if name == run]
@@ -102,7 +102,7 @@ class MemoryStore:
 
 
 class DiskStore:
-    """Client vectors as files, a directory for each client that took part."""
+    """Client vectors as files, with one directory for each client that took part."""
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
@@ -145,7 +145,7 @@ class DiskStore:
 
 
 def choose(client: int, versions: Collection[Version], version: Version | None) -> Version | None:
-    """The version to load; None for nothing."""
+    """Return the version to load, or None if there is nothing to load."""
     if version is None:
         return max(versions, key=lambda v: v[1], default=None)
     if version[1] == NEVER:

@@ -1,4 +1,4 @@
-"""A ready training loop and evaluation, for those who bring none of their own."""
+"""A ready-made training loop and evaluation, for users without their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Evaluation", "Labelled", "LocalTraining"]
 
 
 class Labelled(Protocol):
-    """Examples with labels, as tensors whose first dimension counts them."""
+    """Examples with labels, as tensors with one row per example."""
 
     @property
     def inputs(self) -> Tensor: ...
@@ -29,10 +29,10 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """K steps, or some epochs, of shuffled mini-batches over a client's tensors.
+    """Trains for a number of steps or epochs of shuffled mini-batches of a client's tensors.
 
     Randomness comes from torch's global generator, which an engine seeds for each client and
-    round.  Clipping acts on the raw gradient, before anything the algorithm adds to it.
+    round.  Clipping acts on the raw gradient, before the algorithm corrects it.
     """
 
     steps: int | None = 50
@@ -40,10 +40,10 @@ class LocalTraining:
     batch_size: int = 50
     clip_norm: float | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | Objective = cross_entropy
-    """A function of outputs and labels, or an objective.  Left at its default, it gives way to
-    the mean squared error where labels are floating-point numbers."""
+    """A function of outputs and labels, or an objective.  The default becomes the mean squared
+    error if labels are floating-point numbers."""
     prepare: Callable[[Tensor, torch.Generator], Tensor] | None = None
-    """Turns a batch of inputs into what the model takes: normalise, augment."""
+    """Converts a batch of inputs to the model's input, for example by augmenting it."""
 
     def __post_init__(self) -> None:
         require(
@@ -55,7 +55,7 @@ class LocalTraining:
             require(value is None or value > 0, f"{name} is {value}; it must be positive")
 
     def __call__(self, model: nn.Module, data: Labelled, optimizer: Optimizer) -> dict[str, float]:
-        """Train ``model`` in place and report the mean loss of the batches."""
+        """Train ``model`` in place and return the mean loss of the batches."""
         model.train()
         total, count, criterion = torch.zeros(()), 0, self.loss_for(data.labels)
         for chosen in self.batches(len(data)):
@@ -73,7 +73,7 @@ class LocalTraining:
         return {"loss": float(total) / count}
 
     def loss_for(self, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Choose the loss function for such labels."""
+        """Return the loss function for these labels."""
         if isinstance(self.loss, Objective):
             return self.loss.loss
         return objective_of(labels).loss if self.loss is cross_entropy else self.loss
@@ -94,10 +94,11 @@ class LocalTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The metrics of a model on labelled examples.
+    """Computes the metrics of a model on labelled examples.
 
-    Without an ``objective`` the labels tell: classes are judged by loss and accuracy (between 0
-    and 1), floating-point labels by mean squared error and coefficient of determination.
+    Without an ``objective`` the labels decide: classes are evaluated by loss and accuracy
+    (between 0 and 1), and floating-point labels by mean squared error and coefficient of
+    determination.
     """
 
     data: Labelled
@@ -105,11 +106,11 @@ class Evaluation:
     batch_size: int = 1000
     objective: Objective | None = None
     split: str = "test"
-    """What the names of the metrics begin with, as in ``test_accuracy``."""
+    """The prefix of the metrics' names, as in ``test_accuracy``."""
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Evaluate ``model``; each metric is exact over all examples."""
+        """Return the metrics of ``model``; each is exact over all examples."""
         require(len(self.data) > 0, "there are no examples to evaluate on; give some")
         model.eval()
         objective = self.objective or objective_of(self.data.labels)

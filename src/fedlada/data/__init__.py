@@ -1,6 +1,6 @@
 """Examples, how they are split over clients, and how a batch of them becomes a model's input.
 
-Importing this package needs torch alone. The functions that read or split data import the
+Importing this package needs only torch. The functions that read or split data import the
 libraries of the ``data`` extra when they are called.
 """
 

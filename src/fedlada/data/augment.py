@@ -1,8 +1,8 @@
 """From a batch of bytes to the input of a network: normalise, shift at random, flip at random.
 
 Every operation works on the whole batch at once and draws from the generator it is given.
-As in the paper's simulator, images are padded after they are normalised, so that the border
-a shift brings in is the mean colour and not black.
+As in the paper's simulator, images are padded after they are normalised. A shifted image
+therefore has a border of the mean colour, not a black one.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from torch.nn.functional import pad
 
 
 class Statistics(NamedTuple):
-    """Mean and standard deviation of each channel over a training set, of pixels in 0 to 1."""
+    """Mean and standard deviation of each channel of a training set, for pixels in 0 to 1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def of(cls, inputs: Tensor) -> "Statistics":
-        """Compute them from the uint8 images [N, C, H, W] of a training set."""
+        """Compute the statistics of the uint8 images [N, C, H, W] of a training set."""
         values = torch.arange(256, dtype=torch.float64) / 255
         # Counting bytes needs no floating-point copy of the whole set.
         counts = [channel.flatten().bincount(minlength=256) for channel in inputs.unbind(1)]
@@ -34,14 +34,14 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Augment:
-    """Prepare batches: call it for training, call ``plain`` for evaluation.
+    """Prepare batches: call the object for training and ``plain`` for evaluation.
 
     ``Augment(*STATISTICS["cifar10"])`` is the preparation of the paper.
 
     Args:
-        mean: of each channel, for pixels in 0 to 1.
-        std: of each channel.
-        crop: images are shifted by up to this many pixels each way; 0 for not at all.
+        mean: the mean of each channel, for pixels in 0 to 1.
+        std: the standard deviation of each channel.
+        crop: the largest random shift in each direction, in pixels; 0 for no shift.
         flip: whether half of the images are mirrored left to right.
     """
 
@@ -51,7 +51,7 @@ class Augment:
     flip: bool = False
 
     def __post_init__(self) -> None:
-        """Check once what every batch relies on."""
+        """Check the arguments."""
         if len(self.mean) != len(self.std) or not all(std > 0 for std in self.std):
             raise ValueError(
                 f"mean is {self.mean} and std is {self.std}; give one number per channel in "
@@ -81,10 +81,10 @@ def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
             f"inputs of shape {tuple(inputs.shape)} have {inputs.shape[-3]} channels, mean and "
             f"std have {len(mean)}; use the statistics of the data set the inputs come from."
         )
-    # One multiplication and one addition take half the time of the formula as it is written.
+    # One multiplication and one addition take half the time of the formula in the docstring.
     scale = torch.tensor([1 / (255 * s) for s in std], device=inputs.device).view(-1, 1, 1)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=inputs.device)
-    # A copy even of float32, because the arithmetic is in place.
+    # Copy float32 inputs too, because the arithmetic is in place.
     return inputs.to(torch.float32, copy=True).mul_(scale).add_(shift.view(-1, 1, 1))
 
 
@@ -92,8 +92,8 @@ def random_crop(batch: Tensor, *, padding: int = 4, generator: Generator) -> Ten
     """Pad [B, C, H, W] with zeros on all sides and cut H x W out of each image at random."""
     count, _, height, width = batch.shape
     corners = torch.randint(2 * padding + 1, (2, count), generator=generator).to(batch.device)
-    # Two unfolds make a view of every possible cut, from which one gather copies those chosen,
-    # in half the time of gathering pixels and three quarters of that of slicing each image.
+    # Two unfolds make a view of every possible cut, and one gather copies the chosen cuts. This
+    # takes half the time of gathering pixels and three quarters of the time of slicing each image.
     cuts = pad(batch, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return cuts[torch.arange(count, device=batch.device), :, corners[0], corners[1]]
 

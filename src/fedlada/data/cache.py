@@ -1,9 +1,9 @@
-"""Decoded images on disk, so that a machine decodes a file once and processes share its memory.
+"""A cache of decoded images on disk.
 
-The cache lies beside the data where that directory can be written to, otherwise in
-``$XDG_CACHE_HOME/fedlada`` or ``~/.cache/fedlada``. Its name holds a hash of the path, size and
-time of the files that were decoded, so a changed file is decoded again. It may be deleted at any
-time.
+A machine decodes each file only once, and processes share the memory of the cache. The cache is
+in the directory of the data if that is writable, otherwise in ``$XDG_CACHE_HOME/fedlada`` or
+``~/.cache/fedlada``. Its name contains a hash of the path, size and modification time of the
+decoded files, so a changed file is decoded again. The cache may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .images import Images
 __all__ = ["cache_file", "cached"]
 
 WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-VERSION = 1  # of what is decoded, and how it is stored
+VERSION = 1  # of the decoding and of the storage format
 
 
 def cached(name: str, sources: Sequence[Path], decode: Callable[[], Images]) -> Images:
-    """Read what was decoded from these files, or decode it and keep it for the next process.
+    """Return the images from the cache, or decode them and write the cache.
 
-    Of several processes that ask at once, one decodes and the others wait for it. Where nothing
-    can be written, every process decodes for itself; so it does with images from no file.
+    If several processes ask at the same time, one decodes and the others wait for it. Nothing is
+    cached if no directory is writable or if the images come from no file.
     """
     place = cache_file(name, sources) if sources else None
     if place is None:
@@ -44,7 +44,7 @@ def cached(name: str, sources: Sequence[Path], decode: Callable[[], Images]) -> 
 
 
 def cache_file(name: str, sources: Sequence[Path]) -> Path | None:
-    """Say where the cache of these files is, or would be; None if no place can be written to."""
+    """Return the path of the cache of these files; None if no directory is writable."""
     key = hashlib.sha256(f"fedlada {VERSION} {name}".encode())
     for source in sources:
         about = source.stat()
@@ -63,12 +63,12 @@ def cache_file(name: str, sources: Sequence[Path]) -> Path | None:
 
 
 def _writable(directory: Path) -> bool:
-    """Tell whether to write there: root may everywhere, but a mode without w says not to."""
+    """Tell whether to write to a directory; a mode without write bits holds for root too."""
     return os.access(directory, os.W_OK) and bool(directory.stat().st_mode & WRITE_BITS)
 
 
 def _read(place: Path) -> Images | None:
-    """Map the cache into memory; None if there is none, or none that can be read."""
+    """Map the cache into memory; return None if it does not exist or cannot be read."""
     try:
         held = torch.load(place, mmap=True, weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
@@ -77,15 +77,15 @@ def _read(place: Path) -> Images | None:
 
 
 def _write(place: Path, images: Images) -> Images:
-    """Write beside the place, to the disk, and move it there."""
+    """Write a temporary file in the same directory, sync it to disk, and rename it."""
     held = {"inputs": images.inputs, "labels": images.labels, "classes": list(images.classes)}
     with NamedTemporaryFile(dir=place.parent, prefix=f"{place.name}.", delete=False) as part:
         try:
             torch.save(held, part)
             part.flush()
             os.fsync(part.fileno())
-            os.chmod(part.name, 0o644)  # others who read the data may read this too
+            os.chmod(part.name, 0o644)  # users who can read the data can read the cache
             Path(part.name).replace(place)
-        except OSError:  # a full disk: the images are there all the same
+        except OSError:  # such as a full disk: go on without a cache
             Path(part.name).unlink(missing_ok=True)
     return images

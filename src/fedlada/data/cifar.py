@@ -1,9 +1,9 @@
-"""CIFAR-10 and CIFAR-100, by way of Hugging Face datasets.
+"""CIFAR-10 and CIFAR-100, read with Hugging Face datasets.
 
-They are read from Parquet files in a local directory when one is given, by option or in the
-environment variable FEDLADA_DATA, and from the Hugging Face hub otherwise. Both have the same
-columns, so both take the same way from there. Images are decoded once per machine and then read
-from a cache: see ``fedlada.data.cache``.
+They are read from Parquet files in a local directory if the option ``directory`` or the
+environment variable FEDLADA_DATA names one, and from the Hugging Face hub otherwise. The files and
+the hub have the same columns, so the same code decodes both. Images are decoded once per machine
+and then read from a cache: see ``fedlada.data.cache``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _load(name: str, split: Split, directory: str | None, *, hub: str, label: st
         )
 
     def decode() -> Images:
-        # Streaming spares a second copy of the file in the cache of Hugging Face.
+        # Streaming avoids a second copy of the file in the cache of Hugging Face.
         files = {"data_files": str(file), "split": "train", "streaming": True}
         return _decode(_datasets().load_dataset("parquet", **files), label)
 
@@ -73,7 +73,7 @@ def _load(name: str, split: Split, directory: str | None, *, hub: str, label: st
 
 
 def _datasets() -> Any:
-    """Import Hugging Face's library and Pillow, which takes seconds: a cache needs neither."""
+    """Import Hugging Face datasets and Pillow late: it takes seconds, and a cache needs neither."""
     try:
         import datasets
         import PIL.Image  # noqa: F401
@@ -86,7 +86,7 @@ def _decode(rows: Any, label: str) -> Images:
     """Decode every image of a Hugging Face dataset."""
     from PIL import Image
 
-    # Hugging Face's own decoding makes an array of Python objects; this goes straight to bytes.
+    # Hugging Face's decoder makes an array of Python objects; this code decodes to bytes directly.
     rows = rows.cast_column("img", _datasets().Image(decode=False))
     pixels, labels = bytearray(), list[int]()
     for batch in rows.iter(batch_size=1000):

@@ -1,21 +1,22 @@
-r"""Splits in which every client has a label distribution of its own, as Flower partitioners.
+r"""Flower partitioners that draw a separate label distribution for every client.
 
-Of m equally sized clients, client i has label probabilities p_i ~ Dir(alpha * 1). Each turn goes
-to a random client that is not yet full; client i draws a label from p_i and takes the next
-sample of that class. The kinds differ in what follows when a class has run out:
+There are m clients of equal size, and client i has label probabilities p_i ~ Dir(alpha * 1). Each
+turn goes to a random client that is not yet full; client i draws a label from p_i and takes the
+next sample of that class. The two partitioners differ in what happens when a class has run out:
 
 ``ClientPriorPartitioner``
-    the label is drawn again among the classes that are left, so no sample is used twice
+    the label is drawn again from the remaining classes, so no sample is used twice
     (T.-M. H. Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for
     Federated Visual Classification", 2019);
 ``WrappedClientPriorPartitioner``
     the class starts again from its first sample, so every label follows p_i exactly, some
     samples are used more than once and others never. This is the split of the FedLADA
-    authors' simulator (which draws again, once, at the turn that finds a class run out).
+    authors' simulator (which draws again, once, in the turn in which a class has run out).
 
 Flower's ``InnerDirichletPartitioner`` draws the first kind one sample at a time. It is not used
-because it needs seconds for CIFAR and fails once all the classes a client has any probability
-for have run out, which a small alpha makes likely. Such a client takes what is left here.
+because it needs seconds for CIFAR and fails if every class with a positive probability for a
+client has run out, which is likely with a small alpha. Here such a client takes samples of the
+remaining classes.
 """
 
 import numpy as np
@@ -33,16 +34,16 @@ Rows = NDArray[np.int64]
 
 
 class ClientPriorPartitioner(Partitioner):  # type: ignore[misc]  # flwr_datasets is untyped
-    """Give each client its own label distribution, and no sample twice.
+    """Give each client its own label distribution and use no sample twice.
 
-    Sizes differ by at most one and every sample is used. Within a class samples go out in the
-    order of the dataset: shuffle that first, as ``FederatedDataset`` does.
+    Client sizes differ by at most one and every sample is used. Within a class, samples are dealt
+    in the order of the dataset: shuffle the dataset first, as ``FederatedDataset`` does.
 
     Args:
         num_partitions: the number of clients.
         partition_by: the column with the labels.
-        alpha: concentration of the Dirichlet distribution; small is heterogeneous.
-        seed: all randomness follows from it.
+        alpha: concentration of the Dirichlet distribution; smaller is more heterogeneous.
+        seed: determines every random choice.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ClientPriorPartitioner(Partitioner):  # type: ignore[misc]  # flwr_dataset
         return self._num_partitions
 
     def load_partition(self, partition_id: int) -> Dataset:
-        """Select the samples of one client; the first call divides the dataset."""
+        """Return the samples of one client; the first call divides the dataset."""
         if self._rows is None:
             self._rows = self._divide()
         return self.dataset.select(self._rows[partition_id])
@@ -92,11 +93,11 @@ class ClientPriorPartitioner(Partitioner):  # type: ignore[misc]  # flwr_dataset
         stock: Rows,
         rng: np.random.Generator,
     ) -> Rows:
-        """Draw labels again where their class has run out.
+        """Draw a label again if its class has run out.
 
-        Classes are closed in the order in which they run out. Only turns after that moment are
-        drawn again, so what came before stands, and the result has the distribution of drawing
-        turn by turn at the cost of one pass per class.
+        Classes are closed in the order in which they run out. Only later turns are drawn again and
+        earlier turns stay, so the result has the same distribution as drawing turn by turn, at the
+        cost of one pass per class.
         """
         left = np.ones(len(stock), dtype=bool)
         while True:
@@ -127,14 +128,14 @@ class WrappedClientPriorPartitioner(ClientPriorPartitioner):
         stock: Rows,
         rng: np.random.Generator,
     ) -> Rows:
-        """Let the draws stand."""
+        """Return the drawn labels unchanged."""
         return drawn
 
 
 def _turns(rng: np.random.Generator, *, clients: int, samples: int) -> Rows:
-    """Order the turns as if each went to a client drawn uniformly from those not yet full."""
+    """Return the client of each turn, drawn uniformly from the clients that are not yet full."""
     size = -(-samples // clients)
-    # That is the order in which independent Poisson processes of equal rate arrive.
+    # The arrivals of independent Poisson processes of equal rate have this order.
     arrivals = rng.standard_exponential((clients, size)).cumsum(axis=1)
     if samples % clients:
         arrivals[samples % clients :, -1] = np.inf
@@ -144,6 +145,6 @@ def _turns(rng: np.random.Generator, *, clients: int, samples: int) -> Rows:
 def _draw(rng: np.random.Generator, weights: NDArray[np.float64]) -> Rows:
     """Draw one column number per row, in proportion to that row's weights."""
     edges = weights.cumsum(axis=1)
-    # Dividing makes the last edge exactly 1, above every draw, whatever the rounding.
+    # The division makes the last edge exactly 1, above every draw, despite rounding.
     edges /= edges[:, -1:]
     return np.asarray((edges <= rng.random((len(weights), 1))).sum(axis=1), dtype=np.int64)

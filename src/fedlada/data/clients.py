@@ -1,4 +1,4 @@
-"""The data of each client, made when it is asked for."""
+"""The data of each client, gathered on request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class ClientData:
     labels: Tensor = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Check that inputs and labels pair up."""
+        """Check that there are as many labels as inputs."""
         require(
             len(self.inputs) == len(self.labels),
             f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
@@ -26,7 +26,7 @@ class ClientData:
         )
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         return len(self.labels)
 
 
@@ -36,9 +36,9 @@ class Clients:
 
     Args:
         examples: the samples.
-        partition: who holds which.
-        transform: applied once to all inputs of a client, such as ``Augment.plain`` where
-            training does not augment. By default inputs stay as they are.
+        partition: which client holds which samples.
+        transform: a function applied once to all inputs of a client, such as ``Augment.plain`` if
+            training does not augment. By default inputs are unchanged.
     """
 
     examples: Examples
@@ -54,11 +54,11 @@ class Clients:
         )
 
     def __len__(self) -> int:
-        """Count the clients."""
+        """Return the number of clients."""
         return len(self.partition)
 
     def __getitem__(self, client: int) -> ClientData:
-        """Gather the samples of one client."""
+        """Return a copy of the samples of one client."""
         if not 0 <= client < len(self):
             raise IndexError(
                 f"There is no client {client}; clients are numbered from 0 to {len(self) - 1}."

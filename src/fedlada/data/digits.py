@@ -1,4 +1,4 @@
-"""Handwritten digits of 8x8 pixels, which come with scikit-learn."""
+"""Handwritten digits of 8x8 pixels, included in scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load(split: Split) -> Images:
         raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
 
     digits = load_digits()
-    # The library has no split of its own. A fixed random_state draws from numpy's frozen
-    # legacy generator, so the split is the same everywhere and leaves global generators alone.
+    # Scikit-learn defines no split of the digits. A fixed random_state uses numpy's frozen legacy
+    # generator, so the split is the same on every machine and changes no global generator.
     train, test = train_test_split(
         range(len(digits.target)), test_size=360, stratify=digits.target, random_state=0
     )
     rows = torch.tensor(train if split == "train" else test)
-    # Scikit-learn's pixels are 0 to 16.
+    # Scikit-learn's pixels range from 0 to 16.
     inputs = (torch.from_numpy(digits.images) * 255 / 16).round().to(torch.uint8).unsqueeze(1)
     return Images(
         inputs=inputs[rows],

@@ -19,15 +19,15 @@ E = TypeVar("E", bound="Examples")
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs with their labels, and perhaps with the owner of each.
+    """Inputs with their labels and, optionally, their owners.
 
     Args:
         inputs: [N, ...], of any type.
-        labels: [N, ...]; int64 names classes from 0, floating-point numbers are to be predicted.
+        labels: [N, ...]; int64 for classes numbered from 0, floating point for numbers to predict.
         classes: the names of the classes; by default their numbers.
-        owners: whom each example belongs to, as N numbers or N words.
-        prepare: turns a batch of inputs into what a model takes, in training and in evaluation;
-            by default inputs are given as they are.
+        owners: the owner of each example, as N whole numbers or N words.
+        prepare: turns a batch of inputs into the model's input, in training and in evaluation;
+            by default inputs are unchanged.
     """
 
     inputs: Tensor = field(repr=False)
@@ -37,7 +37,7 @@ class Examples:
     prepare: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Check shapes and types once, so that nobody downstream has to."""
+        """Check shapes and types here, so that other code need not."""
         require(
             len(self.inputs) == len(self.labels),
             f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
@@ -61,7 +61,7 @@ class Examples:
             object.__setattr__(self, "owners", _owners(self.owners, len(self.labels)))
 
     def __len__(self) -> int:
-        """Count the examples."""
+        """Return the number of examples."""
         return len(self.labels)
 
     @property
@@ -71,11 +71,11 @@ class Examples:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model needs: one per class, or one per number in a label."""
+        """The number of outputs a model needs: one per class, or one per number in a label."""
         return len(self.classes) or prod(self.labels.shape[1:])
 
     def rows(self: E, rows: Tensor) -> E:
-        """Select examples by their row numbers."""
+        """Return the examples with these row numbers."""
         kept = None if self.owners is None else tuple(self.owners)
         owners = None if kept is None else [kept[row] for row in rows.tolist()]
         return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners)

@@ -1,4 +1,4 @@
-"""A labelled set of images, decoded and in memory."""
+"""A labelled set of decoded images in memory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Images(Examples):
         inputs: uint8, [N, C, H, W].
         labels: int64, [N], each an index into ``classes``.
         classes: the names of the classes.
-        owners: whom each image belongs to, as N numbers or N words.
-        prepare: stays None: experiments normalise and augment images with ``Augment``.
-        statistics: what experiments normalise with; they need it.
+        owners: the owner of each image, as N whole numbers or N words.
+        prepare: must be None, because experiments normalise and augment images with ``Augment``.
+        statistics: the mean and standard deviation of each channel; experiments require them.
     """
 
     statistics: Statistics | None = None
 
     def __post_init__(self) -> None:
-        """Check shapes and types once, so that nobody downstream has to."""
+        """Check shapes and types here, so that other code need not."""
         require(
             self.inputs.dim() == 4 and self.inputs.dtype == torch.uint8,
             f"inputs are {self.inputs.dtype} of shape {tuple(self.inputs.shape)}; "

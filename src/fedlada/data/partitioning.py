@@ -1,10 +1,10 @@
-"""Which client holds which samples.
+"""Partitions: which client holds which samples.
 
-Three kinds draw from a Dirichlet distribution, and they are not the same thing: see
-``fedlada.data.client_prior`` for ``client-prior`` and ``client-prior-wrapped``; ``class-prior``
-is Flower's ``DirichletPartitioner``, which splits each class over the clients, so that clients
-differ in size. ``iid`` deals the samples out evenly at random. ``natural`` leaves every sample
-with its owner: the writers of letters, the hospitals, the roles of a play are the clients.
+Three kinds draw from a Dirichlet distribution, each in a different way.
+``fedlada.data.client_prior`` describes ``client-prior`` and ``client-prior-wrapped``.
+``class-prior`` is Flower's ``DirichletPartitioner``, which splits each class over the clients, so
+that clients differ in size. ``iid`` deals the samples out evenly at random. ``natural`` makes one
+client of each owner, such as a writer, a hospital or a role in a play.
 """
 
 import math
@@ -26,11 +26,11 @@ KINDS = ("iid", "client-prior", "client-prior-wrapped", "class-prior", "natural"
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What a partition did to the data.
+    """The sizes and labels of the clients of a partition.
 
-    ``repeated`` counts uses of a sample beyond its first, so that always
-    ``sizes.sum() == samples - unused + repeated``. ``histograms`` counts the labels of each
-    client by class; labels that name no classes have none.
+    ``repeated`` counts the uses of a sample after its first use, so
+    ``sizes.sum() == samples - unused + repeated`` always holds. ``histograms`` counts the labels
+    of each client by class; it is None if labels are not classes.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Summary:
     repeated: int
 
     def __str__(self) -> str:
-        """Tell it in a few lines."""
+        """Return the summary as a few lines of text."""
         lines = [
             f"{self.kind}: {self.samples:,} samples on {len(self.sizes):,} clients, "
             f"{self.unused:,} unused, {self.repeated:,} repeated",
@@ -59,20 +59,20 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The row numbers of every client's samples, int64, and how they were chosen."""
+    """The row numbers (int64) of every client's samples, and the kind of the partition."""
 
     kind: str
     indices: tuple[Tensor, ...] = field(repr=False)
     labels: Tensor = field(repr=False)
     names: tuple[str, ...] = field(default=(), repr=False)
-    """What the clients are called where the data came split by owner."""
+    """The names of the clients, if each client is an owner."""
 
     def __len__(self) -> int:
-        """Count the clients."""
+        """Return the number of clients."""
         return len(self.indices)
 
     def summary(self) -> Summary:
-        """Report client sizes, label histograms, and what was left out or used again."""
+        """Return client sizes, label histograms, and the numbers of unused and repeated samples."""
         sizes = torch.tensor([len(rows) for rows in self.indices])
         rows = torch.cat(self.indices)
         uses = torch.bincount(rows, minlength=len(self.labels))
@@ -104,12 +104,12 @@ def partition(
     """Split samples with these labels over clients.
 
     Args:
-        labels: [N]; int64 from 0, except that ``iid`` and ``natural`` take any.
+        labels: [N], int64 from 0; ``iid`` and ``natural`` take labels of any type.
         kind: one of ``KINDS``.
-        clients: how many clients there are; ``natural`` has one for each owner.
-        concentration: of the Dirichlet distribution; small is heterogeneous. Not used by ``iid``
-            and ``natural``.
-        seed: all randomness follows from it, and none touches a global generator.
+        clients: the number of clients; ``natural`` has one for each owner.
+        concentration: of the Dirichlet distribution; smaller is more heterogeneous. ``iid`` and
+            ``natural`` ignore it.
+        seed: determines every random choice; global generators are not used.
         owners: the owner of each sample, for ``natural``.
     """
     if kind == "natural":
@@ -120,8 +120,8 @@ def partition(
     except ModuleNotFoundError as error:
         raise missing_extra(error, "fedlada.data", "fedlada[data]") from error
 
-    # Flower's partitioners hand samples out in the order of the dataset and leave shuffling to
-    # whoever makes it; the column says where each row came from.
+    # Flower's partitioners deal samples in the order of the dataset, so shuffle it first. The
+    # column "row" holds the original row number of each sample.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     partitioner = _partitioner(kind, clients=count, concentration=concentration, seed=seed)
     columns = {"row": order.numpy()}
@@ -130,7 +130,7 @@ def partition(
     partitioner.dataset = Dataset.from_dict(columns)
     try:
         with warnings.catch_warnings():
-            # Flower announces each time that it draws again because a client was left empty.
+            # Flower warns each time it draws again because a client is empty.
             warnings.filterwarnings("ignore", message="The specified min_partition_size")
             partitioner.load_partition(0)
     except ValueError as error:
@@ -148,7 +148,7 @@ def partition(
 def _natural(
     labels: Tensor, owners: Sequence[int | str] | Tensor | None, *, clients: int | None
 ) -> Partition:
-    """Give every owner's samples to one client, in the order of the owners' names or numbers."""
+    """Make one client of each owner, in the order of the owners' names or numbers."""
     require(
         owners is not None,
         "A natural partition needs the owner of every sample; give owners, or choose another of"
@@ -196,7 +196,7 @@ def _partitioner(kind: str, *, clients: int, concentration: float, seed: int) ->
 def _check(
     labels: Tensor, kind: str, *, clients: int | None, concentration: float, seed: int
 ) -> int:
-    """Return the number of clients once all is as it should be."""
+    """Check the arguments and return the number of clients."""
     require(
         kind in KINDS, f"There is no partition kind {kind!r}; choose one of {', '.join(KINDS)}."
     )
@@ -220,7 +220,7 @@ def _check(
 
 
 def _name_classes(labels: Tensor) -> bool:
-    """Tell whether each sample has one class, so that classes can be counted."""
+    """Tell whether each label is the number of a class."""
     plain = labels.dim() == 1 and labels.dtype == torch.int64
     return plain and len(labels) > 0 and int(labels.min()) >= 0
 

@@ -1,4 +1,4 @@
-"""What a data set declares of itself, in the one file that it is in."""
+"""The declaration of a data set, which each data set makes in its file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A data set: how to load it, and what goes with it unless an experiment says otherwise.
+    """A data set: how to load it, and the defaults of experiments that use it.
 
     Args:
-        load: called as ``load(split, **options)`` with ``train`` or ``test``; its options are its
-            keyword-only parameters, each with an annotation and a default.
-        statistics: of the channels, if it holds images.
-        model: the model that experiments use by default.
-        crop: by how many pixels experiments shift images by default.
-        too_small_for: models that need larger images.
+        load: called as ``load(split, **options)``, where ``split`` is ``train`` or ``test``; the
+            options are its keyword-only parameters, each with an annotation and a default.
+        statistics: the mean and standard deviation of each channel, if the data are images.
+        model: the default model.
+        crop: the default of the largest random shift of images, in pixels.
+        too_small_for: the models that need larger images.
     """
 
     load: Callable[..., Examples]

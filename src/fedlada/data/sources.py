@@ -1,4 +1,4 @@
-"""The named data sets, one line each, and how to load one."""
+"""The table of named data sets, and a function that loads one by name."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def load(name: str, *, split: str, **options: Any) -> Examples:
     Args:
         name: ``cifar10``, ``cifar100`` or ``digits``.
         split: ``train`` or ``test``.
-        options: of the data set. CIFAR has ``directory``, which holds ``cifar10/train.parquet``
-            and so on; by default the value of FEDLADA_DATA, and without that the Hugging Face hub.
+        options: of the data set. CIFAR has ``directory``, which contains ``cifar10/train.parquet``
+            and so on. The default is the environment variable FEDLADA_DATA; if that is not set,
+            CIFAR is read from the Hugging Face hub.
     """
     require(name in SOURCES, f"There is no data set {name!r}; choose one of {', '.join(NAMES)}.")
     require(split in SPLITS, f"There is no split {split!r}; choose one of {', '.join(SPLITS)}.")

@@ -1,1 +1,1 @@
-"""Where the two halves meet without a network."""
+"""Engines that connect the two halves without a network."""

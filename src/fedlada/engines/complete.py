@@ -1,4 +1,4 @@
-"""An engine of which every client must reply, as in process."""
+"""An engine that requires a reply from every client, as in process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class IncompleteRound(FedladaError):
 
 
 class Complete:
-    """Ends the run when a client fails: the round would end in other bits than in process.
+    """Ends the run when a client fails: the result would differ from that of a run in process.
 
-    The run goes on from the round before when it is started again.
+    When the run is started again, it continues after the last finished round.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -26,7 +26,7 @@ class Complete:
 
     @property
     def clients(self) -> int:
-        """How many clients the engine has now."""
+        """Number of clients that the engine has now."""
         return self._engine.clients
 
     @property
@@ -35,7 +35,7 @@ class Complete:
         return self._engine.keeps
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
-        """Yield the replies of the engine."""
+        """Yield the replies of the engine; raise an error if a client fails."""
         for reply in self._engine.exchange(task, cohort):
             if isinstance(reply, Failure):
                 raise IncompleteRound(
@@ -44,5 +44,5 @@ class Complete:
             yield reply
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Pass it on."""
+        """Pass the call on to the engine."""
         self._engine.commit(task, clients)

@@ -1,8 +1,7 @@
-"""Faults to try a federation with: clients that drop out, repeat themselves, break and lie.
+"""Faults for testing a federation: clients that drop out, repeat replies, break and lie.
 
-``Faulty`` stands between the server loop and any engine and turns an honest reply into what a
-fault makes of it, as often as a plan says; the plan is a function of (round, client), so the same
-faults come again.
+``Faulty`` stands between the server loop and any engine and replaces honest replies by faulty
+ones where a plan says so.  The plan is a function of (round, client), so faults are repeatable.
 
 >>> engine = Faulty(engine, at_random(seed=1, rates={"drop out": 0.1, "nan": 0.05}))
 """
@@ -35,10 +34,10 @@ __all__ = [
 ]
 
 Fault = Callable[[Reply, Reply | None], list[Reply | Failure]]
-"""What arrives in place of an honest reply; it is given an earlier reply of the client, too."""
+"""Maps an honest reply, and an earlier one of the client if any, to what arrives instead."""
 
 FaultPlan = Callable[[int, int], str | None]
-"""The name of the fault of a client in a round, counted from 0; None for none."""
+"""Maps a round (counted from 0) and a client to the name of a fault, or None for no fault."""
 
 
 class Faulty:
@@ -50,7 +49,7 @@ class Faulty:
 
     @property
     def clients(self) -> int:
-        """How many clients the engine has now."""
+        """Number of clients that the engine has now."""
         return self._engine.clients
 
     @property
@@ -59,11 +58,11 @@ class Faulty:
         return self._engine.keeps
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Pass it on."""
+        """Pass the call on to the engine."""
         self._engine.commit(task, clients)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
-        """The replies of the engine, and what became of them on the way."""
+        """Yield the replies of the engine with the planned faults applied."""
         for reply in self._engine.exchange(task, cohort):
             name = self._plan(task.round, reply.client)
             if isinstance(reply, Failure) or name is None:
@@ -75,7 +74,7 @@ class Faulty:
 
 
 def at_random(*, seed: int, rates: Mapping[str, float]) -> FaultPlan:
-    """A plan in which each fault comes with its own probability, at most one at a time."""
+    """Return a plan in which each fault has its own probability, at most one at a time."""
     for name in rates:
         require(name in FAULTS, f"there is no fault {name!r}; {nearest(name, FAULTS)}")
     require(sum(rates.values()) <= 1, f"the rates add up to {sum(rates.values())}, above 1")
@@ -92,7 +91,7 @@ def at_random(*, seed: int, rates: Mapping[str, float]) -> FaultPlan:
 
 
 def _changed(change: Callable[[Vector], Vector], *, only: str | None = None) -> Fault:
-    """A fault in the vectors: in all of them, or in those whose name starts like this."""
+    """Return a fault in all vectors, or in those whose name starts with ``only``."""
 
     def fault(reply: Reply, _: Reply | None) -> list[Reply | Failure]:
         vectors = Vectors(
@@ -105,7 +104,7 @@ def _changed(change: Callable[[Vector], Vector], *, only: str | None = None) -> 
 
 
 def _said(**fields: object) -> Fault:
-    """A fault in the numbers beside the vectors."""
+    """Return a fault in the numbers beside the vectors."""
     return lambda reply, _: [replace(reply, **fields)]  # type: ignore[arg-type]
 
 
@@ -171,7 +170,7 @@ REJECTED: dict[str, Fault] = {
     "guessed nonce": _said(nonce="0123456789abcdef"),
     "not asked": lambda reply, _: [replace(reply, client=reply.client + 1_000_000)],
 }
-"""Replies that are turned away."""
+"""Replies that are rejected."""
 
 BEYOND: dict[str, Fault] = {
     "huge v": _changed(lambda v: v.full_like(1e4), only="v"),
@@ -180,7 +179,7 @@ BEYOND: dict[str, Fault] = {
     "1e15 examples": _said(examples=10**15),
     "1e9 steps": _said(steps=10**9, lr_sum=1e9),
 }
-"""Replies that are turned away once it is known what others send."""
+"""Replies that are rejected once the sizes of other replies are known."""
 
 EXAGGERATED: dict[str, Fault] = {
     "zero v": _changed(lambda v: v.zeros_like(), only="v"),
@@ -189,13 +188,13 @@ EXAGGERATED: dict[str, Fault] = {
     "delta x -10": _changed(lambda delta: delta * -10, only="delta"),
     "steps x 10": lambda r, _: [replace(r, steps=r.steps * 10, lr_sum=r.lr_sum * 10)],
 }
-"""Replies that are admitted once they are brought down to their limits."""
+"""Replies that are admitted after being limited."""
 
 REPEATED: dict[str, Fault] = {
     "twice": lambda reply, _: [reply, reply],
     "two unlike": lambda reply, _: [reply, *FAULTS["delta x -10"](reply, None)],
 }
-"""Replies of which the first counts."""
+"""Several replies of one client, of which only the first counts."""
 
 FAULTS: dict[str, Fault] = {
     "drop out": lambda reply, _: [Failure(client=reply.client, reason="dropped out")],
@@ -204,4 +203,4 @@ FAULTS: dict[str, Fault] = {
     **EXAGGERATED,
     **REPEATED,
 }
-"""All of them by name."""
+"""All faults by name."""

@@ -1,4 +1,4 @@
-"""The in-process engine: clients are trained one after the other in this very process."""
+"""The in-process engine: clients are trained one after the other in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ D_co = TypeVar("D_co", covariant=True)
 
 
 class ClientDatasets(Protocol[D_co]):
-    """The data of every client by number; nothing need exist before it is asked for."""
+    """The data of every client by number; it may be created on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, client: int, /) -> D_co: ...
@@ -61,7 +61,7 @@ class InProcess(Generic[D]):
             yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Keep what these clients computed for themselves."""
+        """Keep the vectors that these clients staged."""
         if self.keeps:
             for client in clients:
                 self._store.settle(client, (task.run, task.round), task.resumable_from)

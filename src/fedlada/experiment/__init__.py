@@ -1,4 +1,4 @@
-"""From a question in a TOML file to records on disk: configuration, runs, sweeps, results.
+"""Experiments, from a TOML file to records on disk: configuration, runs, sweeps, results.
 
-Needs the ``experiment`` extra; nothing else in fedlada imports this package but the command line.
+This package needs the ``experiment`` extra. In fedlada only the command line imports it.
 """

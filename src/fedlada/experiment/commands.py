@@ -58,7 +58,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="processes at a time")]
 
 
 def run(words: Sequence[str]) -> None:
-    """Run a command given as words; what is the user's to mend ends it with one sentence."""
+    """Run a command given as words; an error that the user can fix is printed as a sentence."""
     try:
         app(args=list(words), prog_name="fedlada")
     except (FedladaError, ImportError, FileNotFoundError) as error:
@@ -67,7 +67,7 @@ def run(words: Sequence[str]) -> None:
 
 @app.command("run", epilog="Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1")
 def run_(file: File, changes: Changes = None, out: Out = None) -> None:
-    """Run one experiment, or go on where it was stopped; KEY=VALUE changes what FILE says."""
+    """Run one experiment, or resume it if it was stopped; KEY=VALUE overrides a key of FILE."""
     config = read(file, changes or ())
     directory = out or Path("runs") / config.name
     RunDirectory(directory).prepare(config)
@@ -85,7 +85,7 @@ def sweep(
         typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'"),
     ] = None,
 ) -> None:
-    """Run all combinations that a file's sweep lists: those missing, and the rest of others."""
+    """Run all combinations of a file's sweep; resume stopped runs and skip finished ones."""
     patterns = only or ["*"]
     found = {
         name: config
@@ -105,7 +105,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="of a run or a sweep", show_default=False)],
     jobs: Jobs = CORES,
 ) -> None:
-    """Finish the runs in a directory that were stopped, from where they were."""
+    """Resume the unfinished runs in a directory."""
     found = runs_in(directory)
     if found == [directory]:
         _one(directory)
@@ -122,7 +122,7 @@ def partition(
         Path | None, typer.Option(metavar="FILE.svg", help="draw all of them into this file")
     ] = None,
 ) -> None:
-    """Show who holds what: the labels of each client."""
+    """Show the partition: how many examples of each label every client holds."""
     from .results.holdings import first, holdings
 
     config = first(file, changes or ())
@@ -140,7 +140,7 @@ def compare(
     target: Targets = None,
     rounds: Rounds = None,
 ) -> None:
-    """Compare runs: rounds, bytes and seconds to targets, best and final accuracy or score."""
+    """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     from .results.comparison import comparison
 
     console.print(comparison(directories, targets=target, rounds=rounds))
@@ -159,7 +159,7 @@ def report(
     ] = None,
     rounds: Rounds = None,
 ) -> None:
-    """Write curves, tables and paired comparisons as one HTML file, and as Markdown."""
+    """Write a report with curves, tables and paired comparisons, as HTML and as Markdown."""
     from .report.report import HTML, MARKDOWN, report as write
 
     where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
@@ -172,7 +172,7 @@ def export(
     directory: Annotated[Path, typer.Argument(help="of a run", show_default=False)],
     file: Annotated[Path, typer.Argument(help="to write", show_default=False)],
 ) -> None:
-    """Write a run's newest model as a state_dict in safetensors, for any torch program."""
+    """Write a run's newest model as a safetensors file, for any torch program."""
     if runs_in(directory) != [directory]:
         raise ExperimentError(f"{directory} holds several runs; give one of them.")
     saved = RunDirectory(directory).checkpoints()
@@ -184,7 +184,7 @@ def export(
 
 @app.command(epilog="Example: fedlada best runs/desk-tune")
 def best(directory: Annotated[Path, typer.Argument(help="of a sweep")]) -> None:
-    """Choose each algorithm's best settings by validation score; writes DIR/best.toml."""
+    """Choose each algorithm's best settings by validation score and write DIR/best.toml."""
     from .results.tuning import choose
 
     console.print(choose(directory))
@@ -193,8 +193,8 @@ def best(directory: Annotated[Path, typer.Argument(help="of a sweep")]) -> None:
 
 @app.command()
 def algorithms() -> None:
-    """List the algorithms with what they send."""
-    # Named here for --help alone: fedlada.cli answers it, for those who have only torch.
+    """List the algorithms, their parts and the bytes they send."""
+    # Registered only for --help: fedlada.cli runs this command, because it needs only torch.
 
 
 def _one(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Flower apps around callables, so that nothing outside this folder need import Flower."""
+"""Flower apps around callables, so that no code outside this folder needs to import Flower."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .grid import GridEngine
 __all__ = ["Connect", "many_clients_app", "serving_app"]
 
 Connect = Callable[[Plan, nn.Module, int, int, float], Engine]
-"""Make the engine of a plan and a model, over so many clients on so many nodes that are to come
-within so many seconds."""
+"""Makes an engine from a plan, a model, the number of clients, the number of nodes and the seconds
+to wait for the nodes."""
 
 
 def serving_app(serve: Callable[[Mapping[str, Any], Connect], None]) -> ServerApp:
@@ -45,8 +45,8 @@ def many_clients_app(
 ) -> ClientApp:
     """Make a ClientApp whose nodes have several clients each.
 
-    ``own(run_config)`` gives a model of this process's own, the data of all clients, and how to
-    train.
+    ``own(run_config)`` returns a model for this process, the data of all clients and the training
+    loop.
     """
     app = ClientApp()
     app.query()(answer_query)

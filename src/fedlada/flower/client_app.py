@@ -1,4 +1,4 @@
-"""The client side on Flower: a ready ClientApp, and a context manager for one that exists."""
+"""The client side on Flower: a ready ClientApp, and a context manager for an existing one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def client_app(
 ) -> ClientApp:
     """Make a ClientApp that serves every algorithm.
 
-    ``model()`` builds the model the server builds, ``data(context)`` gives this node's data
-    (``context.node_config["partition-id"]`` says whose), and ``train(model, data, optimizer)``
-    is a training loop such as :class:`fedlada.LocalTraining`.
+    ``model()`` builds the same model as the server, ``data(context)`` returns the data of this
+    node's client (its number is ``context.node_config["partition-id"]``), and
+    ``train(model, data, optimizer)`` is a training loop such as :class:`fedlada.LocalTraining`.
     """
     app = ClientApp()
     app.query()(answer_query)
@@ -51,24 +51,24 @@ def client_app(
 
 
 class ClientRound:
-    """One round of an existing ClientApp: its optimizer, and the reply when training is done."""
+    """One round of an existing ClientApp: its optimizer, and its reply after training."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
         self.client = session.client
-        """Whose data to train on: the node's partition id, unless nodes have several clients."""
+        """The client to train: the node's partition id, unless nodes have several clients."""
         self.optimizer = session.optimizer
         self.lr = session.lr
         self.examples = 1
-        """How many examples were trained on; it weights the reply if the server weights."""
+        """Number of examples trained on: the reply's weight if the server weights by examples."""
         self.metrics = session.metrics
         self.reply: Message
-        """The message to return, once the block has ended."""
+        """The message to return; it is available after the block has ended."""
 
 
 @contextmanager
 def training(message: Message, context: Context, model: nn.Module) -> Iterator[ClientRound]:
-    """Surround the training in an ``@app.train()`` function.
+    """Run a client's round around the training in an ``@app.train()`` function.
 
     >>> with training(message, context, model) as local:
     ...     train(model, loader, local.optimizer())
@@ -110,7 +110,7 @@ def client_number(context: Context) -> int:
 
 
 def node_count(context: Context) -> int:
-    """Return how many nodes there are, as this one was told; 0 if it was not."""
+    """Return the number of nodes in this node's config, or 0 if it is not given."""
     return int(context.node_config.get("num-partitions", 0))
 
 
@@ -125,9 +125,9 @@ def check_place(client: int, context: Context) -> None:
 
 
 def agreed(assignment: Assignment, context: Context) -> Algorithm:
-    """Make the algorithm that the server names.
+    """Return the algorithm that the server names.
 
-    Code of somebody else's is imported only if this node's own run config names it too.
+    Code of another package is imported only if this node's own run config names it, too.
     """
     encoded = json.loads(assignment.algorithm)
     trusted = re.findall(r"[\w.]+:[\w.]+", str(context.run_config.get("algorithm", "")))

@@ -1,4 +1,4 @@
-"""Where a node's clients keep their vectors: on disk, or in Flower's own state."""
+"""Stores for the vectors of a node's clients: on disk, or in Flower's own state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .records import pack, unpack
 __all__ = ["STATE_DIRECTORY", "ContextStore", "client_store"]
 
 STATE_DIRECTORY = "state-directory"
-"""The key of a node's config that says where its clients' vectors are kept on disk."""
+"""The key in a node's config for the directory of its clients' vectors."""
 
 KEPT = "fedlada.kept."
 
 
 def client_store(manifest: Manifest, context: Context) -> Store:
-    """Return where this node's client keeps its vectors.
+    """Return the store for the vectors of this node's clients.
 
-    The node says where on disk; in a simulation, whose nodes have no config of their own, the
-    run does.
+    The node's config names a directory on disk; in a simulation, where nodes have no config of
+    their own, the run's config does.
     """
     directory = context.node_config.get(STATE_DIRECTORY) or context.run_config.get(STATE_DIRECTORY)
     return DiskStore(str(directory)) if directory else ContextStore(context, manifest)

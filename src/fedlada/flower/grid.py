@@ -1,9 +1,9 @@
-"""The Flower side of the engine seam: one cohort's exchange over a ``Grid``.
+"""The Flower engine: it exchanges messages with a cohort over a ``Grid``.
 
-Flower's own loops keep every reply in memory until the last has come, sleep three seconds
-between looks and wait for ever.  Here replies are pulled one at a time by a few threads, handed
-on as they come and forgotten; the deadline is this process's own clock, which a reply that is
-stuck half-way cannot hold up.
+Flower's own loops keep every reply in memory until the last one has arrived, sleep three seconds
+between polls and wait without a limit.  Here a few threads pull replies one at a time, and each is
+passed on when it arrives and not kept.  The deadline uses this process's own clock, so a reply
+that is stuck half-way cannot delay it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["GridEngine"]
 SKEW = 10.0
 """Seconds by which this clock and the SuperLink's may differ.
 
-A task is not delivered later than that after its deadline: a node that comes back would else
-first work off rounds that are over, and miss the one that is not.
+A task expires this long after its deadline: otherwise a node that comes back would first work on
+rounds that are over, and miss the current one.
 """
 
 
@@ -52,9 +52,9 @@ class GridEngine:
         nodes: int = 1,
         clients: int | None = None,
     ) -> None:
-        """Find the nodes: at least ``nodes`` of them within ``wait`` seconds.
+        """Find at least ``nodes`` nodes within ``wait`` seconds.
 
-        ``algorithm`` is its spec, as JSON, for the clients; ``keeps`` says whether
+        ``algorithm`` is the algorithm's spec as JSON, for the clients; ``keeps`` says whether
         they keep vectors between rounds.  Each node is one client, unless there are more
         ``clients``: then node i of n has clients i, i + n, i + 2n and so on.
         """
@@ -82,7 +82,7 @@ class GridEngine:
         deadline: float | None = None,
         clients: int | None = None,
     ) -> GridEngine:
-        """Make the engine of a plan and a model."""
+        """Make the engine for a plan and a model."""
         return cls(
             grid,
             Manifest.of(model, plan.buffers),
@@ -96,7 +96,7 @@ class GridEngine:
         )
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
-        """Push the task to the cohort and give replies as they are pulled."""
+        """Push the task to the cohort and yield replies as they arrive."""
         began = time.monotonic()
         if any(self._node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
@@ -128,7 +128,7 @@ class GridEngine:
             yield Failure(client=client, reason="deadline")
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Nothing to do: each client is told with its next task."""
+        """Do nothing: each client is told with its next task."""
 
     def _read(self, message: Message | Unreadable, client: int, codecs: Codecs) -> Reply | Failure:
         if isinstance(message, Unreadable):
@@ -159,7 +159,7 @@ class GridEngine:
         )
 
     def _ask_new_nodes(self, wait: float) -> None:
-        """Ask nodes not seen before which client they are."""
+        """Ask new nodes which client they are."""
         there = list(self._grid.get_node_ids())
         known = set(self._node_of.values())
         new = [node for node in there if node not in known]
@@ -177,7 +177,7 @@ class GridEngine:
                     client, clients = read_identity(message.content)
                 except MalformedReply:
                     continue
-                if self._node_of.get(client) in there:  # nobody takes the place of one who is there
+                if self._node_of.get(client) in there:  # a connected node keeps its place
                     continue
                 self._node_of[client] = nodes[message_id]
                 self._nodes = max(self._nodes, clients)

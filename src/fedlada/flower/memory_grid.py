@@ -1,7 +1,7 @@
-"""A Flower grid in this very process: try an app's two halves without Ray or a network.
+"""A Flower grid in this process, to test both halves of an app without Ray or a network.
 
-This is the one module with a private import of flwr's: a ``Message`` can only be made where
-Flower's runtime has said which run it belongs to.
+Only this module uses private imports of flwr: a ``Message`` can only be made after Flower's
+runtime has set the run that it belongs to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["MemoryGrid"]
 
 
 class MemoryGrid(Grid):
-    """Nodes that run a ClientApp when their reply is pulled."""
+    """A grid whose nodes run a ClientApp when their reply is pulled."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class MemoryGrid(Grid):
         return replies
 
     def reply(self, message: Message) -> Message | None:
-        """The node's reply; None if it is not there yet."""
+        """Return the node's reply, or None if it is not ready yet."""
         with self._one_at_a_time:  # the clients share torch's random numbers
             try:
                 return self.app(message, self.contexts[message.metadata.dst_node_id])
-            except Exception as error:  # what Flower does with a ClientApp that raises
+            except Exception as error:  # as Flower does for a ClientApp that raises
                 return Message(Error(code=2, reason=str(error)), reply_to=message)

@@ -1,11 +1,11 @@
-"""A vector's bytes as one of Flower's arrays, and back, whatever somebody else put in its place.
+"""Converts a vector's bytes to a Flower array and back; the array may come from an attacker.
 
 Flower makes two objects of every array and one request of every object, so each vector is one
-array of unsigned bytes: any dtype and any codec travels, also what numpy does not know.
+array of unsigned bytes.  This works for any codec and dtype, also for dtypes that numpy lacks.
 
-Flower wraps an array's bytes in the .npy format.  For a payload of known size there is one header
-it can have, so the header is compared and never parsed: what it claims allocates nothing, and
-nothing in it is evaluated or unpickled.
+Flower wraps an array's bytes in the .npy format.  For a payload of known size only one header is
+valid, so the header is compared and never parsed: it cannot cause an allocation, and nothing in
+it is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from ..protocol.codecs import MalformedReply
 __all__ = ["opened", "packed"]
 
 MAGIC = b"\x93NUMPY\x01\x00"
-"""How .npy version 1.0 begins; two bytes with the header's length follow."""
+"""The first bytes of .npy version 1.0; two bytes with the header's length follow."""
 LONGEST_HEADER = 128
-"""Bytes of it at most; numpy writes 118."""
+"""Largest number of bytes in the header; numpy writes 118."""
 
 with warnings.catch_warnings():
-    # Torch warns, once in a process, that bytes are not writable; nothing here writes to them.
+    # Torch warns once per process that bytes are not writable; nothing here writes to them.
     warnings.simplefilter("ignore")
     torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 def packed(payload: Tensor) -> Array:
-    """Return bytes as an array."""
+    """Return bytes as a Flower array."""
     data: np.ndarray[Any, np.dtype[np.uint8]] = payload.numpy()
     return Array(data)
 
 
 def opened(array: Array, *, copy: bool) -> Tensor:
-    """Return the bytes of an array; what they mean is for the wire to say.
+    """Return the bytes of an array without decoding them.
 
-    Without ``copy`` they share the array's memory, which must then never be written to.
+    Without ``copy`` they share the array's memory and must never be written to.
     """
     data = array.data
     if (array.dtype, array.stype) != ("uint8", "numpy.ndarray") or len(array.shape) != 1:
@@ -63,6 +63,6 @@ def opened(array: Array, *, copy: bool) -> Tensor:
         raise MalformedReply("wrong header of a vector")
     if not size:
         return torch.empty(0, dtype=torch.uint8)
-    if copy:  # by numpy, which asks for huge pages: quicker than torch's clone
+    if copy:  # numpy asks for huge pages, so it is faster than torch's clone
         return torch.from_numpy(np.frombuffer(data, dtype=np.uint8, offset=start).copy())
     return torch.frombuffer(data, dtype=torch.uint8, offset=start)

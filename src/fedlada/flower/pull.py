@@ -1,4 +1,4 @@
-"""Pulling replies as they come: one at a time, by threads that a stuck reply cannot hold up."""
+"""Pulls replies one at a time as they arrive; a stuck reply does not delay the others."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from flwr.serverapp import Grid
 __all__ = ["POLL", "Pull", "Unreadable"]
 
 POLL = 0.2
-"""Seconds between two looks at replies that are not there yet, at most."""
+"""Largest number of seconds between two polls for replies."""
 QUICK = 0.01
-"""And at least; in between, a tenth of the time since the last reply came."""
+"""Smallest number of seconds; in between, it is a tenth of the time since the last reply."""
 STUCK = 2.0
-"""After so many seconds inside one pull, another thread looks after the other replies."""
+"""Seconds inside one pull after which another thread pulls the other replies."""
 THREADS = 16
-"""At most so many pulls, stuck ones included, at a time."""
+"""Largest number of pulls at a time, including stuck ones."""
 
 
 class Unreadable:
-    """A reply that came and that Flower itself cannot read."""
+    """A reply that arrived but that Flower itself cannot read."""
 
 
 Found = tuple[str, Message | Unreadable]
-"""What came, and the message it answers: what a reply says of that itself is not trusted."""
+"""The id of the answered message, and its reply, whose own claim of the id is not trusted."""
 
 
 class Pull:
-    """Replies to messages, as they come, until all have come or the time is up."""
+    """Yields replies to messages as they arrive, until all have arrived or the time is up."""
 
     def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
         self._grid, self._left, self._end = grid, len(ids), end
@@ -56,7 +56,7 @@ class Pull:
             now = time.monotonic()
             if self._end is not None and now >= self._end:
                 return
-            since = list(self._since.values())  # a copy: the threads come and go
+            since = list(self._since.values())  # a copy, since threads change it
             stuck = all(now - began > STUCK for began in since)
             if self._waiting and 0 < len(since) < THREADS and stuck:
                 self._start()
@@ -71,8 +71,8 @@ class Pull:
             del found
 
     def _start(self) -> None:
-        # A daemon: a pull can hang for minutes on a reply that is stuck half-way, and cannot be
-        # interrupted; neither the round nor the process should wait for it.
+        # A daemon thread: a pull can hang for minutes on a reply that is stuck half-way and cannot
+        # be interrupted; neither the round nor the process should wait for it.
         number = next(self._numbers)
         self._since[number] = time.monotonic()
         threading.Thread(target=self._work, args=(number,), daemon=True).start()
@@ -82,7 +82,7 @@ class Pull:
         while not self._closed.is_set():
             try:
                 message_id = self._waiting.popleft()
-            except IndexError:  # the rest is with other threads
+            except IndexError:  # other threads have the rest
                 break
             self._since[number] = time.monotonic()
             messages: list[Message | Unreadable]
@@ -90,10 +90,10 @@ class Pull:
                 messages = list(self._grid.pull_messages([message_id]))
             except Exception as error:
                 messages = [Unreadable()]
-                if not self._answers():  # then it is not the reply; the main thread raises it
+                if not self._answers():  # the grid failed: the main thread raises the error
                     self._hand_over(error)
                     break
-            # Not stuck: it waits for the loop in the main thread, or for replies to be there.
+            # This thread is not stuck: it waits for the main thread or for replies to arrive.
             # Another thread would only hold one more reply.
             self._since[number] = math.inf
             if messages:
@@ -108,7 +108,7 @@ class Pull:
         self._since.pop(number, None)
 
     def _answers(self) -> bool:
-        """Whether the grid itself is there."""
+        """Return whether the grid itself responds."""
         try:
             self._grid.get_node_ids()
         except Exception:

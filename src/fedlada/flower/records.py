@@ -1,10 +1,10 @@
-"""What travels, as Flower records: packed vectors beside a header of plain values.
+"""Messages as Flower records: packed vectors beside a header of plain values.
 
-Flower makes two objects of every array and one request of every object, so a model sent tensor
-by tensor costs several times the requests: each vector is one packed array.
+Flower makes two objects of every array and one request of every object.  A model sent tensor by
+tensor would cost several times as many requests, so each vector is one packed array.
 
-What comes may be anything that Flower can carry.  It is read strictly, with exactly the records
-and keys that are written here, and whatever is not so is a :class:`MalformedReply`.
+A received message may be anything that Flower can carry.  It must have exactly the records and
+keys that are written here; anything else is a :class:`MalformedReply`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pack(parcel: Parcel) -> ArrayRecord:
 def unpack(
     record: ArrayRecord, manifest: Manifest, codecs: Codecs, way: Way, *, copy: bool = True
 ) -> tuple[Vectors, int]:
-    """Return the vectors of a record, and how many bytes they took."""
+    """Return the vectors of a record and their number of bytes."""
     if len(record) > MOST_VECTORS or any(len(name) > LONGEST_NAME for name in record):
         raise MalformedReply("too many vectors or too long a name")
     payloads = {name: opened(array, copy=copy) for name, array in record.items()}
@@ -90,7 +90,7 @@ def unpack(
 def task_record(
     assignment: Assignment, vectors: ArrayRecord, manifest: Manifest, *, client: int
 ) -> RecordDict:
-    """Return what the server sends to a client; ``vectors`` is packed once for the whole cohort."""
+    """Return the server's record for a client; ``vectors`` is packed once for the whole cohort."""
     task = assignment.task
     header: dict[str, ConfigRecordValues] = {
         "client": client,
@@ -110,7 +110,7 @@ def task_record(
 
 
 def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
-    """Return for which client a task is, and the task, checked against the client's own model."""
+    """Return a task's client, the task and the manifest, checked against the client's model."""
     try:
         return _read_task(content, model)
     except MalformedReply as wrong:
@@ -121,7 +121,7 @@ def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, M
 
 def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
     header = _Header(content, {VECTORS, HEADER}, TASK)
-    buffers = cast(BufferPolicy, header.text("buffers"))  # the manifest checks that it is one
+    buffers = cast(BufferPolicy, header.text("buffers"))  # Manifest.of checks the value
     manifest = Manifest.of(model, buffers)
     manifest.check(header.text("manifest", most=2**30))
     packed_vectors, client = content[VECTORS], header.integer("client")
@@ -145,7 +145,7 @@ def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, 
 
 
 def reply_record(reply: Reply, task: Task | None = None) -> RecordDict:
-    """Return what a client sends back, coded as its task says."""
+    """Return a client's reply as a record, encoded as its task says."""
     parcel = reply_parcel(reply, task) if task else send(reply.vectors, Codecs(), "up", seed=0)
     header: dict[str, ConfigRecordValues] = {
         "client": reply.client,
@@ -167,9 +167,9 @@ def reply_record(reply: Reply, task: Task | None = None) -> RecordDict:
 
 
 def read_reply(content: RecordDict, manifest: Manifest, codecs: Codecs | None = None) -> Reply:
-    """Read what the server received; its vectors share memory with it, and are only to be read.
+    """Return a received reply; its vectors share memory with ``content`` and are read-only.
 
-    Raises nothing but :class:`MalformedReply`, and allocates no more than the manifest's bytes.
+    Raises only :class:`MalformedReply`, and allocates no more than the manifest's bytes.
     """
     header = _Header(content, {VECTORS, HEADER, METRICS}, REPLY)
     arrays, metrics = content[VECTORS], content[METRICS]
@@ -191,13 +191,13 @@ def read_reply(content: RecordDict, manifest: Manifest, codecs: Codecs | None = 
 
 
 def arrived(content: RecordDict) -> int:
-    """Count the bytes of arrays in a content, whatever it is."""
+    """Return the number of bytes of all arrays in a received content, valid or not."""
     arrays = [a for record in content.array_records.values() for a in record.values()]
     return sum(len(array.data) for array in arrays if isinstance(array.data, bytes))
 
 
 def read_identity(content: RecordDict) -> tuple[int, int]:
-    """Which client a node says it is, of how many; raises nothing but :class:`MalformedReply`."""
+    """Return a node's claimed client and number of clients; raise only :class:`MalformedReply`."""
     header = _Header(content, {HEADER}, IDENTITY)
     client, clients = header.integer("client"), header.integer("clients")
     if not 0 <= client < clients <= MOST_CLIENTS:
@@ -206,7 +206,7 @@ def read_identity(content: RecordDict) -> tuple[int, int]:
 
 
 class _Header:
-    """The header of a content that has these records and keys and no others."""
+    """Reads the header of a content, which must have exactly these records and keys."""
 
     def __init__(self, content: RecordDict, records: set[str], keys: set[str]) -> None:
         if not isinstance(content, RecordDict) or content.keys() != records:
@@ -237,7 +237,7 @@ class _Header:
 def _metrics(record: MetricRecord) -> dict[str, float]:
     if len(record) > MOST_METRICS:
         raise MalformedReply("too many metrics")
-    # Names are shown to people: nothing in them may move a cursor or start a line.
+    # Names are printed, so they must not move a cursor or start a new line.
     if any(len(name) > LONGEST_NAME or not name.isprintable() for name in record):
         raise MalformedReply("wrong name of a metric")
     return {name: _number(value, "wrong value of a metric") for name, value in record.items()}

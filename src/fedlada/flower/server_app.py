@@ -1,4 +1,4 @@
-"""The server side on Flower: a ready ServerApp around the one server loop."""
+"""The server side on Flower: a ready ServerApp around the common server loop."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = ["KEYS", "ServerConfig", "run_server", "server_app"]
 RENAMED = {"rounds": "num-server-rounds", "sampling": "cohort"}
 
 KEYS = {f.name: RENAMED.get(f.name, f.name.replace("_", "-")) for f in dataclasses.fields(Plan)}
-"""The key of a run's config for each field of a plan."""
+"""The key in a run's config for each field of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """What a run is told: its plan, and what only matters on Flower.
+    """The config of a run: its plan, and settings that only matter on Flower.
 
-    Each is a key of the app's config, with dashes for underscores.  Of the plan's fields two have
-    other names there: ``num-server-rounds`` for rounds and ``cohort`` for sampling.  The key
+    Each field is a key of the app's config, with dashes for underscores.  Two fields of the plan
+    have other names there: ``num-server-rounds`` for rounds and ``cohort`` for sampling.  The key
     ``settings`` has hyper-parameters of the algorithm as in TOML: ``lr = 0.01, alpha = 0.05``.
     """
 
@@ -45,17 +45,17 @@ class ServerConfig:
     deadline: float = 0.0
     """Seconds a round may take; 0 for no deadline."""
     nodes: int = 1
-    """Nodes that must be there before the first round."""
+    """Number of nodes that must be connected before the first round."""
     wait: float = 60.0
-    """Seconds to wait for them."""
+    """Seconds to wait for these nodes."""
     checkpoints: str = ""
-    """A directory, on the ServerApp's machine, to save to; a run started with the same config
-    goes on from there."""
+    """A directory on the ServerApp's machine for checkpoints; a run started with the same config
+    continues from there."""
     checkpoint_every: int = 1
 
     @classmethod
     def read(cls, run_config: Mapping[str, Any]) -> ServerConfig:
-        """Read a Flower run's config; keys that are not ours are the app's own."""
+        """Read a Flower run's config; other keys belong to the app and are ignored."""
         given = {name: run_config[key] for name, key in KEYS.items() if key in run_config}
         plan = Plan.of(**given)
         settings = settings_table(run_config.get("settings", ""))
@@ -68,7 +68,7 @@ class ServerConfig:
         )
 
     def saving(self) -> Checkpoints | None:
-        """Return where to save, if anywhere; a ServerApp whose SuperLink was killed ends slowly."""
+        """Return the checkpoints, if any; they wait for a ServerApp whose SuperLink was killed."""
         if not self.checkpoints:
             return None
         return Checkpoints(self.checkpoints, every=self.checkpoint_every, wait=60.0)
@@ -103,7 +103,7 @@ def run_server(
     *,
     evaluate: Evaluate | None = None,
 ) -> tuple[nn.Module, ServerState]:
-    """Run one federation over a grid, with a line of progress per round."""
+    """Run one federation over a grid and print a line of progress per round."""
     plan = config.plan
     torch.default_generator.manual_seed(seed_of(plan.seed, "model"))
     own = model()
@@ -112,7 +112,7 @@ def run_server(
         print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
     if server.state.round >= plan.rounds:
         server.close()
-        return server.model(), server.state  # nobody need be there
+        return server.model(), server.state  # no node needs to be connected
     engine = GridEngine.of(
         plan,
         grid,
@@ -136,14 +136,14 @@ def run_server(
 
 
 def _with_the_nodes_there(plan: Plan, clients: int) -> Plan:
-    """Let a cohort be all clients where there are fewer than it asks for: nodes come and go."""
+    """Return the plan with a cohort of all clients if it asks for more: nodes come and go."""
     if isinstance(plan.sampling, FixedSize) and plan.sampling.size > clients:
         return dataclasses.replace(plan, sampling=FixedSize(clients))
     return plan
 
 
 def progress(record: RoundRecord, rounds: int, left: float) -> str:
-    """Say in one line: ``round 3/20: 10 of 10 replies, loss 1.234, 8.1 s; about 2 min left``."""
+    """Return a line: ``round 3/20: 10 of 10 replies, loss 1.234, 8.1 s; about 2 min left``."""
     parts = [f"{record.accepted} of {len(record.cohort)} replies"]
     parts += [f"{count} {reason}" for reason, count in record.failures.items()]
     parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]

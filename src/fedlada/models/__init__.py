@@ -1,8 +1,8 @@
-"""The networks, one file each; they need torch alone.
+"""The networks, one file each; they need only torch.
 
 Each file holds a function ``make(data, **options)`` that makes the network for a training set.
 Its keyword-only parameters are the options of ``[model]`` in an experiment's file, with their
-types and defaults.  One line in :data:`MODELS` gives it its name there.
+types and defaults.  One line in :data:`MODELS` gives the network its name in that file.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""LeNet as the paper's appendix has it: two convolutions and two linear layers.
+"""LeNet as in the paper's appendix: two convolutions and two linear layers.
 
 The widths are LeNet-5's (6 and 16 channels, 120 hidden units); the paper does not print them.
 The appendix replaces ReLU by smooth functions, because its theory assumes smoothness:
@@ -20,7 +20,7 @@ ACTIVATIONS = ("relu", "gelu", "smu")
 
 
 def make(data: Shaped, *, activation: Literal["relu", "gelu", "smu"] = "relu") -> LeNet:
-    """Make one for such images."""
+    """Make a LeNet for the images of a training set."""
     channels, size = image_shape(data, "lenet")
     return LeNet(data.outputs, channels=channels, size=size, activation=activation)
 
@@ -54,7 +54,7 @@ class LeNet(nn.Module):
 
     Args:
         classes: the number of outputs.
-        channels: of the input images.
+        channels: the number of channels of the input images.
         size: height and width of the input images, at least 16.
         activation: ``relu``, ``gelu`` (with tanh, as in the paper) or ``smu``.
     """
@@ -79,7 +79,7 @@ class LeNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images [B, channels, size, size] to logits [B, classes]."""
-        # On a CPU, channels last spare about 30 % of the time, most of it in pooling.
+        # On a CPU, channels_last saves about 30 % of the time, most of it in pooling.
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.activation(self.conv1(x)))
         x = self.pool(self.activation(self.conv2(x)))

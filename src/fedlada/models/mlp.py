@@ -13,7 +13,7 @@ __all__ = ["make"]
 
 
 def make(data: Shaped, *, hidden: int = 32) -> nn.Module:
-    """Make one for such data, with so many hidden units."""
+    """Make a perceptron with ``hidden`` hidden units for a training set."""
     require(hidden > 0, f"model.hidden is {hidden}; it must be positive.")
     return nn.Sequential(
         nn.Flatten(),

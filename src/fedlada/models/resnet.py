@@ -1,11 +1,11 @@
 """ResNet-18 with group normalisation (He et al., 2016; Wu and He, 2018).
 
 Batch normalisation keeps running statistics that do not average meaningfully over clients with
-different data; group normalisation has none. The paper uses two groups, and its simulator the
-stem meant for ImageNet even on 32x32 images; the stem usual for CIFAR is the alternative.
+different data; group normalisation has none. The paper uses two groups. Its simulator uses the
+ImageNet stem even on 32x32 images; the usual CIFAR stem is the alternative.
 
-Modules are named as in torchvision, ``bn1`` included although it is a GroupNorm, so that
-parameters can be matched by name with torchvision's and with the simulator's checkpoints.
+Modules are named as in torchvision, so that parameters can be matched by name with torchvision's
+and with the simulator's checkpoints. Therefore a GroupNorm is called ``bn1``.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ STEMS = ("imagenet", "cifar")
 def make(
     data: Shaped, *, stem: Literal["imagenet", "cifar"] = "imagenet", groups: int = 2
 ) -> ResNet18:
-    """Make one for such images, which must have three channels."""
+    """Make a ResNet-18 for the images of a training set, which must have three channels."""
     channels, _ = image_shape(data, "resnet18")
     require(channels == 3, f"resnet18 takes images of 3 channels, not {channels}; choose another.")
     return ResNet18(data.outputs, stem=stem, groups=groups)
 
 
 class Conv3x3(nn.Conv2d):
-    """A 3x3 convolution, padded by 1, that leaves out the taps which only meet padding.
+    """A 3x3 convolution, padded by 1, that skips kernel taps which only multiply padding.
 
-    Where its output is a single pixel, as in the last layer behind the ImageNet stem on 32x32
-    images, it is a linear map of the input by a part of the kernel; that spares a CPU about a
-    fifth of a training step of the whole network.
+    If the output is a single pixel, as in the last layer behind the ImageNet stem on 32x32
+    images, the convolution is a linear map by a part of the kernel. On a CPU this saves about a
+    fifth of the time of a training step of the whole network.
     """
 
     def __init__(self, inside: int, outside: int, *, stride: int = 1) -> None:
         super().__init__(inside, outside, 3, stride=stride, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve."""
+        """Convolve a batch of images."""
         height, width = x.shape[-2:]
         if max(height, width) > self.stride[0]:
             return super().forward(x)
@@ -51,7 +51,7 @@ class Conv3x3(nn.Conv2d):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inside: int, outside: int, *, stride: int, groups: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class ResNet18(nn.Module):
         classes: the number of outputs.
         stem: ``imagenet`` (7x7 convolution with stride 2, max-pooling) or ``cifar`` (3x3
             convolution with stride 1, no pooling: fifteen times the work per image).
-        groups: of each group normalisation.
+        groups: the number of groups of each group normalisation.
     """
 
     def __init__(self, classes: int = 10, *, stem: str = "imagenet", groups: int = 2) -> None:

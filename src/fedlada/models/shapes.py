@@ -1,4 +1,4 @@
-"""What a network needs to know of the data that it is made for."""
+"""What a network must know about its training data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Shaped", "image_shape"]
 
 
 class Shaped(Protocol):
-    """A training set, as far as its shapes go; see ``fedlada.data.Examples``."""
+    """The shapes of a training set; ``fedlada.data.Examples`` has them."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -19,12 +19,12 @@ class Shaped(Protocol):
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model needs: one per class, or one per number in a label."""
+        """The number of outputs a model needs: one per class, or one per number in a label."""
         ...
 
 
 def image_shape(data: Shaped, model: str) -> tuple[int, int]:
-    """Return channels and height of images, which must be square."""
+    """Return the number of channels and the height in pixels of images, which must be square."""
     require(
         len(data.shape) == 3 and data.shape[1] == data.shape[2],
         f"{model} takes square images, but one input has shape {data.shape}; choose another"

@@ -1,1 +1,1 @@
-"""What both sides agree on: messages, which tensors travel, how they become bytes, seeds."""
+"""What both sides share: messages, the tensors that are sent, their encoding and seeds."""

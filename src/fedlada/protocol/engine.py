@@ -1,4 +1,4 @@
-"""The seam between the server loop and whatever runs the clients."""
+"""The interface between the server loop and the engine that runs the clients."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """Runs the clients of a cohort; everything that is distributed is behind this."""
+    """Runs the clients of a cohort; everything distributed is behind this interface."""
 
     @property
     def clients(self) -> int:
-        """How many clients are registered; they are numbered from 0."""
+        """Number of registered clients; they are numbered from 0."""
         ...
 
     @property
@@ -26,13 +26,13 @@ class Engine(Protocol):
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Send the task to the cohort and yield replies as they arrive, in any order.
 
-        The server loop may stop asking before all have replied.
+        The server loop may stop iterating before all have replied.
         """
         ...
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Take note that the replies of these clients were accepted and are on record.
+        """Note that the replies of these clients were accepted and saved.
 
-        What they staged becomes theirs; each client is told so again with its next task.
+        Clients keep the vectors they staged; each is told so again with its next task.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which tensors of a model are federated: its trainable parameters and, if wished, its buffers."""
+"""Which tensors of a model are federated: its trainable parameters and, if asked, its buffers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = [
 ]
 
 BUFFERS = "buffers"
-"""The name of the vector of averaged or kept buffers, beside those that an algorithm declares."""
+"""The name of the vector of averaged or kept buffers; algorithms declare the other names."""
 
 BufferPolicy = Literal["refuse", "average", "local"]
 
 
 def federated_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters by their ``state_dict`` names; a tied weight appears once.
+    """Return the trainable parameters by their ``state_dict`` names; a tied weight appears once.
 
-    Frozen parameters never travel: a model with adapters sends only its adapters.
+    Frozen parameters are never sent: a model with adapters sends only its adapters.
     """
     found = {name: p for name, p in model.named_parameters() if p.requires_grad}
     require(
@@ -51,12 +51,12 @@ def federated_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def federated_buffers(model: nn.Module, policy: BufferPolicy) -> Vector:
-    """The floating-point buffers in ``state_dict`` order, as the policy treats them.
+    """Return the floating-point buffers in ``state_dict`` order.
 
-    ``refuse``: a model with such buffers is an error; ``average``: they travel down with x and
-    come up to be averaged as parameters are; ``local``: each client keeps its own from round to
-    round and the server's stay as they began.  Integer buffers (BatchNorm's batch counter) are
-    left alone.
+    With policy ``refuse``, a model with such buffers is an error.  With ``average``, they are sent
+    down with x, sent back and averaged like parameters.  With ``local``, each client keeps its own
+    from round to round, and the server's do not change.  Integer buffers (BatchNorm's batch
+    counter) are ignored.
     """
     require(
         policy in get_args(BufferPolicy),
@@ -75,17 +75,17 @@ def federated_buffers(model: nn.Module, policy: BufferPolicy) -> Vector:
 
 
 def federated_names(model: nn.Module, policy: BufferPolicy) -> dict[str, list[str]]:
-    """The ``state_dict`` names of the federated ``parameters`` and ``buffers``, in their order."""
+    """Return the ``state_dict`` names of the federated ``parameters`` and ``buffers``, in order."""
     by_identity = {id(b): name for name, b in model.named_buffers()}
     buffers = [by_identity[id(b)] for b in federated_buffers(model, policy)]
     return {"parameters": list(federated_parameters(model)), "buffers": buffers}
 
 
 def clients_keep(algorithm: Algorithm, policy: BufferPolicy) -> bool:
-    """Tell whether clients keep anything between rounds."""
+    """Return whether clients keep vectors between rounds."""
     return bool(algorithm.client_state) or policy == "local"
 
 
 def kind_of(vector: str) -> Literal["parameters", "buffers"]:
-    """Tell whether a vector has the layout of the parameters or that of the buffers."""
+    """Return whether a vector has the layout of the parameters or that of the buffers."""
     return "buffers" if vector == BUFFERS else "parameters"

@@ -1,7 +1,7 @@
-"""Which tensors a vector has: names, dtypes and shapes, in one order that both sides agree on.
+"""The manifest: names, dtypes and shapes of a vector's tensors, in an order both sides share.
 
-Both sides derive the manifest from their own model, and it must be the same.  This is the one
-place that knows which vectors have the layout of the parameters and which that of the buffers.
+Each side derives the manifest from its own model, and the two must be equal.  Only the manifest
+knows which vectors have the layout of the parameters and which have that of the buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DTYPES = {
 
 
 class Entry(NamedTuple):
-    """A tensor of a vector."""
+    """The name, dtype and shape of one tensor of a vector."""
 
     name: str
     dtype: str
@@ -35,12 +35,12 @@ class Entry(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return torch.Size(self.shape).numel()
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes uncoded."""
+        """Number of bytes when it is sent uncoded."""
         return self.numel * DTYPES[self.dtype].itemsize
 
 
@@ -69,11 +69,11 @@ class Manifest:
         return self.buffers if kind_of(vector) == "buffers" else self.parameters
 
     def text(self) -> str:
-        """Return the manifest as it travels."""
+        """Return the manifest as the JSON text that is sent."""
         return json.dumps([self.parameters, self.buffers])
 
     def check(self, other: str) -> None:
-        """Raise, saying where, unless another side's manifest is this one."""
+        """Raise an error that names the first difference from the other side's manifest, if any."""
         if other == self.text():
             return
         for kind, ours, theirs in zip(
@@ -101,7 +101,7 @@ def _entry(name: str, t: Tensor) -> Entry:
 
 
 def _layouts(text: str) -> list[Layout]:
-    """Read another side's manifest, which may be any text."""
+    """Read the other side's manifest, which may be any text."""
     sentence = "what the server sent is not the manifest of a model; both must run the same fedlada"
     try:
         given = json.loads(text)

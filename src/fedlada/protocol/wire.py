@@ -1,8 +1,8 @@
-"""The wire: vectors become bytes here, on their way down and up, and here alone they are counted.
+"""The wire: the only place where vectors are encoded and decoded and their bytes counted.
 
-In process, too, a vector passes this stage.  One whose codec is exact is handed on as it is,
-without a copy, and counted as the bytes it would take; any other is encoded and decoded, so that
-both sides see the same numbers under every engine.
+Vectors pass through here in process, too.  A vector with an exact codec is passed on without a
+copy and counted as the bytes it would take.  Any other vector is encoded and decoded, so that both
+sides see the same numbers under every engine.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Parcel", "receive", "send"]
 
 @dataclass(frozen=True)
 class Parcel:
-    """Vectors on the wire."""
+    """Vectors encoded for sending."""
 
     vectors: Vectors
-    """As the receiver sees them."""
+    """The vectors as the receiver sees them."""
     codecs: Codecs
     way: Way
     coded: Mapping[str, Tensor]
-    """The bytes of those whose codec is not exact."""
+    """The bytes of the vectors whose codec is not exact."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """Number of bytes that the vectors take when sent."""
         return sum(
             self.coded[name].numel() if name in self.coded else vector.nbytes()
             for name, vector in self.vectors.items()
@@ -46,7 +46,7 @@ class Parcel:
 
 
 def send(vectors: Vectors, codecs: Codecs, way: Way, *, seed: int) -> Parcel:
-    """Encode what is not exact, and decode it again as the receiver will."""
+    """Encode vectors whose codec is not exact, and decode them as the receiver will."""
     seen, coded = Vectors(), dict[str, Tensor]()
     for name, vector in vectors.items():
         codec = codecs.of(way, name)
@@ -59,7 +59,7 @@ def send(vectors: Vectors, codecs: Codecs, way: Way, *, seed: int) -> Parcel:
 
 
 def receive(name: str, payload: Tensor, layout: Layout, codecs: Codecs, way: Way) -> Vector:
-    """Decode one vector; its size is checked before anything is allocated."""
+    """Decode one vector; its size is checked before memory is allocated."""
     codec = codecs.of(way, name)
     if not codec.fits(payload.numel(), layout):
         raise MalformedReply("wrong length of a vector")

@@ -1,4 +1,4 @@
-"""The server half: the loop over rounds, its state, and what guards and saves it.
+"""The server half: the loop over rounds, its state, the guard and the checkpoints.
 
 Nothing here imports the client half.
 """

@@ -1,9 +1,10 @@
-"""Checkpoints: the server's state on disk, so that a run that was killed goes on as if it was not.
+"""Checkpoints: the server's state on disk, so that a killed run continues with the same result.
 
-A checkpoint is two files, each written beside its place and moved there when it is whole and on
-the disk: the vectors as ``round-00000012.safetensors``, then ``round-00000012.json``, which has
-the hash of the first, its own hash, and all else.  A checkpoint without its manifest does not
-exist; one whose hashes do not fit is passed over, with a warning, for the one before.
+A checkpoint is two files.  Each is written under a temporary name and renamed when it is complete
+and on the disk: first the vectors as ``round-00000012.safetensors``, then the manifest
+``round-00000012.json`` with the hash of the vectors file, its own hash and all other values.  A
+vectors file without a manifest is ignored.  A checkpoint whose hashes do not match is skipped with
+a warning, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ class CheckpointError(FedladaError):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A run as it was after a round."""
+    """The saved state of a run after a round."""
 
     state: ServerState
     record: RoundRecord
-    """What came of that round."""
+    """The record of that round."""
     config: Mapping[str, Plain]
     versions: Mapping[str, str]
     names: Names
     random: Tensor
-    """Torch's random state, for what is drawn outside of clients."""
+    """Torch's random state, for random numbers drawn outside of clients."""
 
     def model(self) -> dict[str, Tensor]:
-        """The federated parameters, and averaged buffers, by their ``state_dict`` names."""
+        """Return the federated parameters and averaged buffers by their ``state_dict`` names."""
         s = self.state.vectors
         found = dict(zip(self.names["parameters"], s.x, strict=True))
         if "buffers" in s:
@@ -65,7 +66,7 @@ class Checkpoint:
         return found
 
     def check(self, config: Mapping[str, Plain]) -> None:
-        """Raise, saying where, unless this is the configuration of the run."""
+        """Raise an error that names the differences unless ``config`` is what was saved."""
         changed = differences(config, self.config)
         if changed:
             raise CheckpointError(
@@ -89,9 +90,9 @@ class Checkpoints:
     def __init__(
         self, directory: str | Path, *, every: int = 1, keep: int = 2, wait: float = 0.0
     ) -> None:
-        """Save after each ``every`` rounds, and keep the last ``keep`` checkpoints.
+        """Save after every ``every`` rounds and keep the last ``keep`` checkpoints.
 
-        ``wait`` so many seconds for another process that is still ending there.
+        Wait up to ``wait`` seconds for another process that still holds the directory.
         """
         require(every >= 1, f"every is {every}; it must be at least 1")
         require(keep >= 1, f"keep is {keep}; it must be at least 1")
@@ -101,30 +102,30 @@ class Checkpoints:
 
     @property
     def clients(self) -> Path:
-        """Where the clients of an in-process run keep their vectors."""
+        """The directory where the clients of an in-process run keep their vectors."""
         return self.directory / "clients"
 
     def rounds(self) -> list[int]:
-        """The rounds of the checkpoints that are there."""
+        """Return the rounds that have a checkpoint, in increasing order."""
         return sorted(
             int(path.stem.partition("-")[2]) for path in self.directory.glob("round-*.json")
         )
 
     def open(self) -> None:
-        """Make the directory and take it: no other run may save there."""
+        """Make the directory and lock it, so that no other run can save there."""
         try:
             self._lock.take()
         except DirectoryInUse as error:
             raise CheckpointError(str(error)) from None
 
     def close(self) -> None:
-        """Let go of the directory, for another run."""
+        """Release the directory for another run."""
         self._lock.release()
 
     def save(
         self, state: ServerState, record: RoundRecord, *, config: Mapping[str, Plain], names: Names
     ) -> int:
-        """Write a checkpoint and forget the oldest; return the earliest round that is left."""
+        """Write a checkpoint, delete old ones and return the earliest round that is left."""
         if not self._lock.taken:
             raise CheckpointError(
                 f"this run no longer has {self.directory}: it was closed, or another run of this"
@@ -166,10 +167,10 @@ class Checkpoints:
         return self.rounds()[0]
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None if there is none at all."""
+        """Return the newest undamaged checkpoint, or None if there are no checkpoints."""
         there = self.rounds()
         if there:
-            safetensors()  # what is missing is the library, and no checkpoint is damaged
+            safetensors()  # a missing library must not count as a damaged checkpoint
         for round in reversed(there):
             try:
                 return self._load(round, oldest=there[0])
@@ -244,7 +245,7 @@ def _serialised(state: ServerState, names: Names) -> bytes:
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest with its own hash."""
+    """Return a manifest with its own hash, as JSON."""
     return json.dumps({"manifest": manifest, "sha256": _hash(manifest)}, indent=1).encode()
 
 
@@ -270,7 +271,7 @@ def _versions() -> dict[str, str]:
 
 
 def safetensors() -> ModuleType:
-    """The library's part for torch, or one sentence on what to install."""
+    """Return the library's torch module, or raise an error that says what to install."""
     try:
         import safetensors.torch as torch_part
     except ModuleNotFoundError as error:

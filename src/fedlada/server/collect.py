@@ -1,4 +1,4 @@
-"""Collecting: send a task to a cohort, and tally what comes back.
+"""Collecting: send a task to a cohort and tally the replies.
 
 This is the part of a round that parallel workers and the leaves of an aggregation tree run on
 their share of the cohort.
@@ -19,7 +19,7 @@ __all__ = ["collect", "new_tally"]
 
 
 def new_tally(plan: Plan, task: Task, cohort: Sequence[int], history: History) -> Tally:
-    """Make the empty tally of a cohort, with the guard that the plan asks for."""
+    """Return an empty tally of a cohort, with the plan's guard."""
     admission = (
         Open(plan.weighting)
         if plan.guard is None
@@ -40,9 +40,9 @@ def collect(
     share: Sequence[int] | None = None,
     clock: Clock | None = None,
 ) -> Tally:
-    """Exchange with the cohort, or with a ``share`` of it, and return a mergeable tally.
+    """Send the task to the cohort, or to a ``share`` of it, and return a mergeable tally.
 
-    Call ``close`` on the tally when all shares are merged.
+    Call ``close`` on the tally after all shares are merged.
     """
     tally = new_tally(plan, task, cohort, history)
     clock = clock or Clock()

@@ -1,4 +1,4 @@
-"""The model of a checkpoint as a plain ``state_dict``, for any torch program."""
+"""Exports the model of a checkpoint as a plain ``state_dict`` for any torch program."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def export(
 ) -> None:
     """Write the model of a checkpoint as a plain ``state_dict`` in safetensors.
 
-    Any torch program loads it: ``model.load_state_dict(safetensors.torch.load_file(path))``.
-    Without ``model`` it has the federated parameters and averaged buffers; with it, also all
-    that never travelled, such as frozen parameters.
+    Any torch program can load it: ``model.load_state_dict(safetensors.torch.load_file(path))``.
+    Without ``model`` the file has the federated parameters and averaged buffers.  With ``model``
+    it also has the tensors that are not federated, such as frozen parameters.
     """
     if isinstance(checkpoint, str | Path):
         checkpoint = Checkpoints(checkpoint)
@@ -42,7 +42,7 @@ def export(
 
 
 def _with_ties(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole ``state_dict``; a tied weight is federated under one name and has several."""
+    """Return the whole ``state_dict``; a tied weight is federated under one of its names."""
     state = model.state_dict(keep_vars=True)
     unknown = trained.keys() - state.keys()
     require(not unknown, f"the model has no {', '.join(sorted(unknown))}: it is another model")

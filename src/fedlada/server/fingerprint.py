@@ -1,7 +1,7 @@
-"""What a run is, as plain values: two runs with the same configuration give the same bits.
+"""The configuration of a run as plain values: runs with the same one give the same bits.
 
-Whatever belongs to this package goes by a word that stays when its file moves: an algorithm by its
-spec, an aggregator by its registry name, a dataclass by its class.
+An object of this package is described by a name that does not change when its file moves: an
+algorithm by its spec, an aggregator by its registry name, a dataclass by its class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 
 def describe(value: object) -> Plain:
-    """Return a value that JSON can hold, the same in every process."""
+    """Return ``value`` as plain values for JSON, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Algorithm):
@@ -51,12 +51,12 @@ def describe(value: object) -> Plain:
 
 
 def fingerprint(config: Mapping[str, Plain]) -> str:
-    """Return a short name for a configuration."""
+    """Return a short hash of a configuration."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(now: Mapping[str, Plain], then: Mapping[str, Plain]) -> list[str]:
-    """Say of each key whose value is another: ``algorithm.lr is 0.02 and was 0.01``."""
+    """Return a phrase for each key that differs: ``algorithm.lr is 0.02 and was 0.01``."""
     new, old = _flat(now), _flat(then)
     return [
         f"{key} is {_say(new, key)} and was {_say(old, key)}"
@@ -80,6 +80,6 @@ def _say(flat: Mapping[str, Any], key: str) -> str:
 
 
 def _name(value: object) -> str:
-    """Name functions and classes by their path, objects by that of their type."""
+    """Return the import path of a function or class, or that of an object's type."""
     named: object | Callable[..., object] = value if hasattr(value, "__qualname__") else type(value)
     return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"

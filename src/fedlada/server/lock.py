@@ -1,7 +1,7 @@
-"""One run at a time in a directory.
+"""A lock that lets one run at a time use a directory.
 
-Another process is refused.  A run of the same process takes the directory over, as when a cell of
-a notebook is run again; the run that had it before can then save nothing more.
+Another process is refused.  Another run of the same process takes the directory over, for example
+when a notebook cell is run again; the earlier run can then no longer save.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..errors import FedladaError
 __all__ = ["DirectoryInUse", "DirectoryLock"]
 
 POLL = 0.1
-"""Seconds between two tries to take a directory that another process has."""
+"""Seconds between two attempts to lock a directory that another process holds."""
 
 
 class DirectoryInUse(FedladaError):
-    """Another run has the directory."""
+    """Another run holds the directory."""
 
 
 class DirectoryLock:
-    """Holds a directory from :meth:`take` to :meth:`release`, or until this object is gone."""
+    """Holds a directory from :meth:`take` to :meth:`release`, or until it is deleted."""
 
     _mine: ClassVar[WeakValueDictionary[Path, DirectoryLock]] = WeakValueDictionary()
 
     def __init__(self, directory: Path, *, wait: float = 0.0) -> None:
-        """Wait up to ``wait`` seconds for another process that is still ending there."""
+        """Wait up to ``wait`` seconds for another process that still holds the directory."""
         self._directory, self._wait = directory.resolve(), wait
         self._lock: FileLock | None = None
 
@@ -40,7 +40,7 @@ class DirectoryLock:
         return self._lock is not None
 
     def take(self) -> None:
-        """Make the directory and take it."""
+        """Make the directory and lock it."""
         if self.taken:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class DirectoryLock:
         self._mine[self._directory] = self
 
     def release(self) -> None:
-        """Let go of the directory, for another run."""
+        """Release the directory for another run."""
         if self._lock is not None:
             self._lock.release(force=True)
             self._lock = None

@@ -1,4 +1,4 @@
-"""The server loop, written once against the engine seam: a generator of round records."""
+"""The server loop, written once for every engine: a generator of round records."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def federate(
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     save: Callable[[ServerState, RoundRecord], int | None] | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run rounds until ``state.round`` is ``plan.rounds``, yielding a record after each.
+    """Run rounds until ``state.round`` is ``plan.rounds`` and yield a record after each.
 
-    ``state`` is renewed in place; ``save(state, record)`` is called once it is, before any client
-    is told that its reply was accepted, so a run continued from what was saved is the same run.
-    It returns the earliest round that the run can be resumed from.
+    ``state`` is updated in place.  ``save(state, record)`` is called after the update and before
+    any client is told that its reply was accepted, so a run continued from the saved state is the
+    same run.  It returns the earliest round from which the run can be resumed.
     """
     trouble = Counter[str]()
     while state.round < plan.rounds:
@@ -60,7 +60,7 @@ def federate(
 
 
 def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Sequence[int]]:
-    """Choose the cohort of the next round, and put on the wire what it is sent."""
+    """Return the task of the next round, with encoded vectors, and its cohort."""
     cohort = plan.sampling.cohort(plan.seed, state.round, clients)
     names = (*plan.algorithm.down, *(name for name in (BUFFERS,) if name in state.vectors))
     seed = seed_of(plan.seed, "down", state.round)
@@ -81,9 +81,9 @@ def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Seque
 
 
 def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tuple[bool, Distances]:
-    """Renew the state from a whole tally, or leave the vectors as they were if it is too small.
+    """Update the state from a complete tally, or leave the vectors unchanged if it is too small.
 
-    Returns whether the model changed, and then drift and consistency if they are known.
+    Returns whether the model changed, and drift and consistency if they are known.
     """
     tally.close()
     applied = len(tally.accepted) >= plan.minimum
@@ -121,7 +121,7 @@ def report(
     clock: Clock,
     evaluate: Callable[[int], Mapping[str, float]] | None,
 ) -> RoundRecord:
-    """Put on record what came of the round; the clock stops before the evaluation."""
+    """Return the record of the round; the clock stops before the evaluation."""
     seconds, own = clock.read()
     metrics, spread = tally.metrics()
     if evaluate is not None:

@@ -1,13 +1,13 @@
-"""A weighted mean that does not care in which order, or through which tree, its terms arrive.
+"""A weighted mean that does not depend on the order, or the tree, in which terms are added.
 
-Each coordinate is summed without error as a pair of float64 numbers, the rounded sum and what
-rounding lost (Knuth's two-sum), and rounded once at the end.  Over float32 terms the pair is
-exact while the terms of one coordinate lie within 2^58 of one another, hence the same in any
-order and any tree; beyond that, and over float64 terms, it errs by less than 2^-100 of the
-largest term, which a final rounding practically never shows.  Scalars and weights are summed
-as fractions, exactly.
+Each coordinate is summed without error as a pair of float64 numbers, the rounded sum and the
+rounding error (Knuth's two-sum), and rounded once at the end.  Over float32 terms the pair is
+exact while the terms of one coordinate lie within 2^58 of one another, so it is the same in any
+order and any tree.  Beyond that, and over float64 terms, its error is below 2^-100 of the largest
+term, which almost never changes the rounded result.  Scalars and weights are summed exactly, as
+fractions.
 
-Memory is constant in the number of terms: 16 bytes per element, whatever the cohort.
+Memory does not depend on the number of terms: it is 16 bytes per element.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Mean"]
 
 
 class Mean:
-    """The weighted mean of vectors and scalars by name, folded one at a time or merged."""
+    """The weighted mean of named vectors and scalars; terms are folded in or merged."""
 
     is_mean: ClassVar[bool] = True
 
@@ -50,7 +50,7 @@ class Mean:
         if not self.count:
             self._sums = {name: _Sum(vector) for name, vector in vectors.items()}
         self._alike(vectors)
-        for name, vector in vectors.items():  # all before one is added: a bad term changes nothing
+        for name, vector in vectors.items():  # check all first: a bad term changes nothing
             self._sums[name].check(vector)
         for name, vector in vectors.items():
             self._sums[name].add(vector, weight)
@@ -78,13 +78,13 @@ class Mean:
         self.count += other.count
 
     def vectors(self) -> Vectors:
-        """The mean of each vector, rounded once to the terms' type."""
+        """Return the mean of each vector, rounded once to the terms' type."""
         self._some()
         weight = float(self._weight)
         return Vectors((name, total.over(weight)) for name, total in self._sums.items())
 
     def scalars(self) -> dict[str, float]:
-        """The mean of each scalar over the terms that had it; NaN if one was not finite."""
+        """Return the mean of each scalar over the terms that had it; NaN if one was not finite."""
         self._some()
         means = {name: float(value / weight) for name, (value, weight) in self._scalars.items()}
         return means | dict.fromkeys(self._not_finite, math.nan)
@@ -104,7 +104,7 @@ class Mean:
 
 
 class _Layout(NamedTuple):
-    """How a tensor lies in memory."""
+    """The shape, strides and type of a tensor."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -126,7 +126,7 @@ class _Sum:
         self._plan = _plan([t.numel() for t in like])
 
     def empty(self) -> _Sum:
-        """A sum of nothing, of the same shape."""
+        """Return an empty sum of the same shape."""
         return _Sum(self._new())
 
     def check(self, vector: Vector) -> None:
@@ -158,7 +158,7 @@ class _Sum:
         self._low.add_(other._low)
 
     def over(self, weight: float) -> Vector:
-        """The sum divided by the weight, rounded once to the terms' type."""
+        """Return the sum divided by the weight, rounded once to the terms' type."""
         result = self._new()
         for start, term, pieces in self._blocks(result):
             block = slice(start, start + len(term))
@@ -171,18 +171,18 @@ class _Sum:
         return Vector(like.new(self._high.device) for like in self._like)
 
     def _terms(self) -> Iterator[tuple[int, Tensor]]:
-        """Where each block starts, with room for its term."""
+        """Yield the start of each block and a buffer for its term."""
         for start, length, _ in self._plan:
             yield start, self._scratch[0, :length]
 
     def _blocks(self, vector: Vector) -> Iterator[tuple[int, Tensor, list[tuple[Tensor, Tensor]]]]:
-        """The same, with the pieces of the vector that lie in the block and their place in it."""
+        """Yield the same with pairs of a piece of ``vector`` and its place in the buffer."""
         flats = [_flat(t, like) for t, like in zip(vector, self._like, strict=True)]
         for (start, term), (_, _, pieces) in zip(self._terms(), self._plan, strict=True):
             yield start, term, [(flats[i][own], term[place]) for i, own, place in pieces]
 
     def _two_sum(self, start: int, term: Tensor) -> None:
-        """Add a block's term to the rounded sum, and what rounding lost to the rest."""
+        """Add a block's term to the rounded sum, and the rounding error to the low part."""
         length = term.numel()
         high, low = self._high[start : start + length], self._low[start : start + length]
         rounded, back = self._scratch[1, :length], self._scratch[2, :length]
@@ -195,10 +195,10 @@ class _Sum:
 
 
 def _plan(sizes: list[int]) -> list[tuple[int, int, list[tuple[int, slice, slice]]]]:
-    """Blocks over tensors laid end to end.
+    """Return blocks over tensors laid end to end.
 
-    Each is its start, its length and its pieces: a tensor's number, the elements of the tensor
-    and their place in the block.
+    Each block is its start, its length and its pieces; a piece is a tensor's number, the elements
+    of the tensor and their place in the block.
     """
     total = sum(sizes)
     blocks: list[tuple[int, int, list[tuple[int, slice, slice]]]] = [
@@ -215,7 +215,7 @@ def _plan(sizes: list[int]) -> list[tuple[int, int, list[tuple[int, slice, slice
 
 
 def _flat(t: Tensor, like: _Layout) -> Tensor:
-    """The elements of a dense tensor in the order of ``like``; a view where that is its own."""
+    """Return a dense tensor's elements in the order of ``like``, as a view if possible."""
     if t.stride() != like.stride:
         t = like.new(t.device).copy_(t)
     return t.as_strided((t.numel(),), (1,))

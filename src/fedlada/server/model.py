@@ -1,4 +1,4 @@
-"""The server's model beside its state: where a run starts, or goes on from."""
+"""The server's model and state, and how a run starts or continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 class Server:
-    """A working model, the server's state of it, and the checkpoints of both."""
+    """Holds the working model, the server's state and the checkpoints."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Server:
         checkpoints: Checkpoints | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Start anew, from ``state``, or from the newest of the ``checkpoints``.
+        """Start a new run, or continue from ``state`` or from the newest of the ``checkpoints``.
 
-        These must be of a run with the same plan and the same ``config``, which has what else
-        makes the run what it is; how many rounds there are in all may change.
+        Checkpoints must be of a run with the same plan and the same ``config``, which has all
+        other values that affect the result; only the plan's ``FREE`` fields may change.
         """
         self._plan, self._model = plan, model
         parameters = federated_parameters(model)
@@ -58,7 +58,7 @@ class Server:
         }
         self._checkpoints = checkpoints
         self.resumed: RoundRecord | None = None
-        """The record of the last round that was done before, if the run goes on from one."""
+        """The record of the last saved round if the run continues from a checkpoint, else None."""
         require(
             state is None or checkpoints is None,
             "there is a state and there are checkpoints; give one: a checkpoint holds a state",
@@ -66,11 +66,11 @@ class Server:
         self.state = state or self._resume() or self._new()
 
     def model(self) -> nn.Module:
-        """Return a copy of the model with the server's parameters of now."""
+        """Return a copy of the model with the server's current parameters."""
         return copy.deepcopy(self._current())
 
     def evaluation(self, evaluate: Evaluate | None) -> Callable[[int], Mapping[str, float]]:
-        """Return what the server loop calls after a round: evaluate when the plan says so."""
+        """Return a function for the server loop that evaluates in the rounds the plan asks for."""
 
         def metrics(round: int) -> Mapping[str, float]:
             due = round % self._plan.evaluate_every == 0 or round == self._plan.rounds
@@ -88,12 +88,12 @@ class Server:
         return saving.save(state, record, config=self._config, names=self._names)
 
     def close(self) -> None:
-        """Let go of the directory of the checkpoints, for another run."""
+        """Release the directory of the checkpoints for another run."""
         if self._checkpoints is not None:
             self._checkpoints.close()
 
     def _current(self) -> nn.Module:
-        """Return the working model itself, set to the server's parameters of now."""
+        """Return the working model itself, set to the server's current parameters."""
         with torch.no_grad():
             self._parameters.copy_(self.state.vectors.x)
             self._buffers.copy_(self.state.vectors.get(BUFFERS, self._initial_buffers))

@@ -1,7 +1,7 @@
-"""The plan of a run: all that makes it what it is, whoever runs it and wherever.
+"""The plan of a run: all settings that affect its result under every engine.
 
-The same plan stands behind :func:`fedlada.simulate`, behind a Flower app's config and behind an
-experiment's TOML file.  Each of these doors gives :meth:`Plan.of` plain values by the same names.
+:func:`fedlada.simulate`, a Flower app's config and an experiment's TOML file use the same plan:
+each passes plain values by the same names to :meth:`Plan.of`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .tally import Aggregator
 __all__ = ["FREE", "Plan", "PlanSettings", "settings_table"]
 
 FREE = ("rounds", "evaluate_every")
-"""The fields that change no bit of the rounds already done, so a resumed run may change them."""
+"""The fields that do not affect the rounds already done, so a resumed run may change them."""
 
 
 class PlanSettings(TypedDict, total=False):
-    """What :meth:`Plan.of` takes: the fields of a plan, as objects or as plain values."""
+    """The arguments of :meth:`Plan.of`: the fields of a plan, as objects or as plain values."""
 
     algorithm: Algorithm | Mapping[str, Any] | str
     rounds: int
@@ -49,32 +49,32 @@ class PlanSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that makes a run what it is."""
+    """The settings of a run."""
 
     algorithm: Algorithm = ALGORITHMS["fedlada"]
     rounds: int = 100
-    """How many rounds there are in all."""
+    """Total number of rounds."""
     sampling: Sampler = field(default_factory=lambda: FixedSize(10))
-    """Who takes part in a round."""
+    """Chooses the clients of each round."""
     seed: int = 0
     lr_decay: float = 0.998
-    """What the learning rate is multiplied by after each round."""
+    """Factor on the learning rate after each round."""
     weighting: Weighting = "uniform"
     target: int | None = None
-    """Close a round as soon as so many replies are accepted: sample more clients than that to be
-    independent of the slowest.  None waits for the whole cohort."""
+    """Close a round once this many replies are accepted; None waits for the whole cohort.  Sample
+    more clients than this so that a round does not wait for the slowest."""
     minimum: int = 1
-    """Abandon a round, with all vectors unchanged, that ends with fewer accepted replies."""
+    """Abandon a round with fewer accepted replies than this and leave all vectors unchanged."""
     guard: Guard | None = field(default_factory=Guard)
-    """The limits that every reply passes; None lets in whatever comes."""
+    """The limits that every reply must pass; None accepts every reply."""
     aggregator: Callable[[], Aggregator] = Mean
-    """How replies become one."""
+    """Makes the object that combines the replies of a round."""
     buffers: BufferPolicy = "refuse"
-    """What becomes of a model's buffers, such as BatchNorm's statistics."""
+    """How to treat the model's buffers, such as BatchNorm's statistics."""
     codec: Codecs = field(default_factory=Codecs)
-    """How vectors travel."""
+    """How vectors are encoded for sending."""
     evaluate_every: int = 1
-    """Evaluate after each so many rounds, and after the last."""
+    """Evaluate each time this many rounds are done, and after the last round."""
 
     def __post_init__(self) -> None:
         for name, kind in (("weighting", Weighting), ("buffers", BufferPolicy)):
@@ -101,7 +101,7 @@ class Plan:
 
     @classmethod
     def of(cls, **given: Unpack[PlanSettings]) -> Plan:
-        """Make a plan of plain values, as files and messages have them, or of objects.
+        """Return a plan made of plain values, as in files and messages, or of objects.
 
         >>> Plan.of(algorithm="fedcm", sampling=10, guard="slack = 3.0", aggregator="trimmed-mean")
         """
@@ -116,7 +116,7 @@ class Plan:
         return cast(PlanSettings, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
 
     def identity(self) -> dict[str, Plain]:
-        """Describe the run: with any other value the bits would be others."""
+        """Return every setting that affects the result, as plain values."""
         return {
             f.name: describe(getattr(self, f.name))
             for f in dataclasses.fields(self)
@@ -129,7 +129,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def settings_table(value: object) -> dict[str, Any]:
-    """Read a mapping, or ``lr = 0.01, alpha = 0.05`` as TOML has it."""
+    """Return a mapping as a dict, or read TOML text such as ``lr = 0.01, alpha = 0.05``."""
     if isinstance(value, Mapping):
         return dict(value)
     text = str(value).strip().removeprefix("{").removesuffix("}")
@@ -164,7 +164,7 @@ def _sampling(value: Any) -> Sampler:
 
 
 def _guard(value: Any) -> Guard | None:
-    """Read a guard, None or ``off`` for none, or other limits as a table."""
+    """Read a guard, a table of its settings, or None or ``off`` for no guard."""
     if value is None or isinstance(value, Guard):
         return value
     return None if value == "off" else Guard(**_checked(settings_table(value), Guard, "guard"))
@@ -196,7 +196,7 @@ def _checked(table: dict[str, Any], kind: type, what: str) -> dict[str, Any]:
 
 
 def _target(value: Any) -> int | None:
-    """Read a number of replies; 0, for a file that has no None, waits for all."""
+    """Read a number of replies; 0 means None, which a file cannot express."""
     return value or None
 
 
@@ -212,4 +212,4 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "codec": _codec,
 }
-"""How each field that is no plain value is read."""
+"""The reader of each field that is not a plain value."""

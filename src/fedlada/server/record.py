@@ -1,4 +1,4 @@
-"""What happened in one round, and how long it took."""
+"""The record of one round, and the clock that times it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What happened in one round."""
+    """What happened in one round: counts, bytes, times and metrics."""
 
     round: int
-    """Counted from 1: after this record so many rounds are done."""
+    """Number of rounds done, including this one; the first round is 1."""
     lr: float
     cohort: tuple[int, ...]
     accepted: int
     applied: bool
-    """Whether the model changed: enough replies were accepted."""
+    """Whether the model changed, that is, enough replies were accepted."""
     steps: float
     """Mean number of local steps."""
     bytes_down: int
     """Bytes of vectors sent to the clients that were reached."""
     bytes_up: int
-    """Bytes of vectors in the replies that came, rejected ones included."""
+    """Bytes of vectors in the replies that arrived, including rejected ones."""
     seconds: float
-    """What the round took, evaluation and checkpoint not included."""
+    """Duration of the round in seconds, without evaluation and checkpoint."""
     local_seconds: float
-    """The sum of what training took the accepted clients, by their own clocks."""
+    """Sum of the accepted clients' training times in seconds, by their own clocks."""
     server_seconds: float
-    """What the server itself did in ``seconds``; the rest it waited for replies."""
+    """The part of ``seconds`` in which the server did not wait for replies."""
     drift: float | None = None
     """Mean of ||delta_i - mean delta||² over the accepted clients."""
     consistency: float | None = None
-    """Mean of ||y_i - x||² over them, with x the new model: the paper's consistency term."""
+    """Mean of ||y_i - x||² over the same clients, with x the new model, as in the paper."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Clients that sent no reply, counted by reason."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Replies that were rejected, counted by reason."""
     limited: Mapping[str, int] = field(default_factory=dict)
-    """Accepted replies of which something was brought down to a limit, counted by what."""
+    """Accepted replies in which a quantity was reduced to its limit, counted by quantity."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Means of what the clients reported, and what ``evaluate`` found."""
+    """Means of the metrics that clients reported, and the results of ``evaluate``."""
     spread: Mapping[str, float] = field(default_factory=dict)
-    """Standard deviations over the clients of what they reported."""
+    """Standard deviations over the clients of the metrics that they reported."""
 
 
 class Clock:
@@ -71,6 +71,6 @@ class Clock:
             yield reply
 
     def read(self) -> tuple[float, float]:
-        """Return the seconds since the start, and those of them not spent waiting."""
+        """Return the seconds since the start, and the part of them not spent waiting."""
         seconds = time.perf_counter() - self._began
         return seconds, seconds - self._waited

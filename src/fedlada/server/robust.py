@@ -1,6 +1,6 @@
-"""Aggregates that a minority of arbitrary replies cannot carry away, for cohorts held in memory.
+"""Aggregators on which a minority of replies has bounded influence; they hold all replies.
 
-Of replies x_1 ... x_n, each named vector by itself (scalars by their median):
+For replies x_1 ... x_n, each named vector is aggregated by itself (scalars by their median):
 
 - TrimmedMean: per coordinate, with x_(1) <= ... <= x_(n) and k = ceil(trim · n), the mean of
   x_(k+1) ... x_(n-k); it withstands k replies.  CoordinateMedian: the middle one, or the mean of
@@ -10,12 +10,12 @@ Of replies x_1 ... x_n, each named vector by itself (scalars by their median):
   starts at the median, not at the previous aggregate, so rounds share no state; and the radius is
   by default the median distance, so fewer than n / 2 replies move v by a bounded distance only.
 
-None of these is the mean: where honest clients are unlike, each is biased towards the many.  The
-cost is cohort × (all up vectors) of memory, against 16 bytes per element for ``Mean``, and in
-CenteredClipping some 16 bytes per element more and 50 per element of the largest tensor; single
-replies must be seen, which excludes secure aggregation and aggregation trees.  byzfl, a maintained
-library, was considered: it requires torchvision, matplotlib and seaborn, and works on one flat
-vector.
+None of these is the mean: where honest clients differ, each is biased towards the majority.  The
+cost in memory is cohort × (all up vectors), against 16 bytes per element for ``Mean``.
+CenteredClipping needs about 16 bytes per element more, and 50 per element of the largest tensor.
+The server must see single replies, which excludes secure aggregation and aggregation trees.
+byzfl, a maintained library, was considered: it requires torchvision, matplotlib and seaborn, and
+works on one flat vector.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["AGGREGATORS", "CenteredClipping", "CoordinateMedian", "TrimmedMean"]
 
 
 class _Held:
-    """The replies of a round, with the verbs of ``Mean``; their order does not show in results."""
+    """Holds a round's replies, with the methods of ``Mean``; their order does not matter."""
 
     is_mean: ClassVar[bool] = False
 
@@ -52,7 +52,7 @@ class _Held:
     def fold(
         self, vectors: Vectors, *, weight: float = 1, scalars: Mapping[str, float] | None = None
     ) -> None:
-        """Hold one reply; its tensors are not copied, so they must not change any more."""
+        """Hold one reply; its tensors are not copied, so they must not change afterwards."""
         require(weight == 1, f"weight is {weight}; it must be 1 here: use weighting='uniform'")
         first = self._replies[0] if self._replies else vectors
         require({*vectors} == {*first}, f"a reply has {[*vectors]}; the first has {[*first]}")
@@ -72,13 +72,13 @@ class _Held:
         self.count += other.count
 
     def vectors(self) -> Vectors:
-        """Each vector's aggregate, in the replies' type."""
+        """Return the aggregate of each vector, in the replies' type."""
         require(self.count > 0, f"{self._rule} of nothing: fold at least one reply first")
         by_name = ((name, [reply[name] for reply in self._replies]) for name in self._replies[0])
         return Vectors((name, self._rule.combine(own)) for name, own in by_name)
 
     def scalars(self) -> dict[str, float]:
-        """The median of each scalar's finite values; NaN if it has none."""
+        """Return the median of each scalar's finite values; NaN if it has none."""
         return {k: float(median(v)) if v else math.nan for k, v in self._scalars.items()}
 
 
@@ -100,7 +100,7 @@ class TrimmedMean(_Rule):
         require(0 <= self.trim < 0.5, f"trim is {self.trim}; it must be at least 0 and below 0.5")
 
     def combine(self, replies: Sequence[Vector]) -> Vector:
-        trim = Fraction(str(self.trim))  # as written: 0.07 of 100 is 7, in floats a little more
+        trim = Fraction(str(self.trim))  # exact decimal: 0.07 of 100 is 7, in floats slightly more
         n, cut = len(replies), math.ceil(trim * len(replies))
         advice = f"lower it, or let a round need minimum={math.ceil(2 / (1 - 2 * trim))} replies"
         require(2 * cut < n, f"trim is {self.trim}; {cut} off each end of {n} is all: {advice}")
@@ -120,7 +120,7 @@ class CenteredClipping(_Rule):
     """The mean of the replies, each clipped to a ball around the aggregate so far."""
 
     radius: float | None = None
-    """One for all named vectors; None is the median distance, of each vector and iteration."""
+    """One radius for all vectors; None takes the median distance per vector and iteration."""
     iterations: int = 3
 
     def __post_init__(self) -> None:
@@ -139,12 +139,12 @@ class CenteredClipping(_Rule):
 
 
 def _middle(replies: Sequence[Vector], cut: int) -> Vector:
-    """Per coordinate, the mean of the values without the ``cut`` smallest and largest."""
+    """Return, per coordinate, the mean without the ``cut`` smallest and largest values."""
     contiguous = torch.contiguous_format
     result = Vector(torch.empty_like(t, memory_format=contiguous) for t in replies[0])
     for ts in zip(result, *replies, strict=True):
         for out, *rows in zip(*(torch.split(t.reshape(-1), BLOCK) for t in ts), strict=True):
-            # Adding 0 makes -0 and 0 one: sorting would leave them in the order of arrival.
+            # Adding 0 turns -0 into 0: sorting would leave the two in the order of arrival.
             kept = torch.stack(rows).add_(0).sort(0).values[cut : len(rows) - cut]
             # A rounded mean can lie outside the range of its terms, even if they are all equal.
             out.copy_(kept.mean(0, dtype=torch.float64).clamp_(kept[0], kept[-1]))
@@ -168,4 +168,4 @@ AGGREGATORS: dict[str, Callable[[], Mean | _Held]] = {
     "coordinate-median": CoordinateMedian(),
     "centered-clipping": CenteredClipping(),
 }
-"""By name, with their defaults."""
+"""The aggregators by name, with default settings."""

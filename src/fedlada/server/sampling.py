@@ -1,4 +1,4 @@
-"""Who takes part in a round: a function of (seed, round) and the number of clients alone."""
+"""Samplers choose the clients of a round by (seed, round) and the number of clients alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Sampler(Protocol):
     """Chooses the cohort of a round."""
 
     def cohort(self, seed: int, round: int, clients: int) -> list[int]:
-        """The clients of the round, in increasing order, out of ``range(clients)``."""
+        """Return the clients of the round, in increasing order, out of ``range(clients)``."""
         ...
 
 
 @dataclass(frozen=True)
 class FixedSize:
-    """A fixed number of clients, drawn without replacement (the paper's)."""
+    """Draws a fixed number of clients without replacement, as in the paper."""
 
     size: int
 
@@ -39,9 +39,9 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Every client independently with the same probability; a cohort is never empty.
+    """Draws every client independently with the same probability; a cohort is never empty.
 
-    An empty draw is drawn again, so tiny federations see slightly more than ``rate``.
+    An empty draw is repeated, so in tiny federations the actual rate is slightly above ``rate``.
     """
 
     rate: float
@@ -52,7 +52,7 @@ class Bernoulli:
             return list(range(clients))
         generator = random.Random(seed_of(seed, "cohort", round))
         while True:
-            # Gaps between chosen clients are geometric: the cost is that of the cohort.
+            # Gaps between chosen clients are geometric, so the cost grows with the cohort only.
             cohort: list[int] = []
             client = -1
             while True:

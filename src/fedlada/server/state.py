@@ -1,4 +1,4 @@
-"""All that the server carries from round to round."""
+"""The state that the server keeps from round to round."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ __all__ = ["ServerState"]
 
 @dataclass
 class ServerState:
-    """All that the server carries from round to round."""
+    """The state that the server keeps from round to round."""
 
     vectors: Vectors
     round: int = 0
-    """Rounds done."""
+    """Number of rounds done."""
     updates: int = 0
-    """Rounds that changed the model."""
+    """Number of rounds that changed the model."""
     run: str = field(default_factory=lambda: secrets.token_hex(8))
     """The run's name, the same before and after it is resumed."""
     last_accepted: dict[int, int] = field(default_factory=dict)
     """The round of the last accepted reply of each client, if clients keep vectors."""
     history: History = field(default_factory=dict)
-    """What the guard has seen of late."""
+    """The guard's statistics of recent rounds."""
     resumable_from: int | None = None
-    """The earliest round the run can be resumed from; None if it cannot."""
+    """The earliest round from which the run can be resumed; None if it cannot."""
 
     @classmethod
     def new(cls, algorithm: Algorithm, x: Vector, buffers: Vector | None = None) -> ServerState:
-        """Make the state before the first round."""
+        """Return the state before the first round."""
         state = cls(algorithm.start(x))
         if buffers is not None:
             state.vectors.buffers = buffers

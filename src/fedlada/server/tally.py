@@ -1,9 +1,9 @@
-"""What came of a cohort's replies: sums, counts, metrics and what the guard has seen.
+"""The tally of a cohort's replies: sums, counts, metrics and the guard's measurements.
 
-A tally is *mergeable*: a cohort may be split over several collectors, and their tallies merged in
-any order give the bits of one collector.  In the round before any history exists the limits of the
-guard are set by the first ``calibration`` usable replies in the order of the cohort, whenever they
-arrive; replies that come before those are held.
+A tally is *mergeable*: a cohort may be split over several collectors, and merging their tallies in
+any order gives the same bits as one collector.  In the first round, without any history, the first
+``calibration`` usable replies in the order of the cohort set the guard's limits, whenever they
+arrive; other replies are held until then.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Aggregator", "Tally"]
 
 
 class Aggregator(Protocol):
-    """Turns accepted replies into one: a mean, or something more robust.
+    """Combines accepted replies into one: a mean, or a more robust aggregate.
 
-    One that also has ``merge(other)`` can be split over several collectors.
+    An aggregator with ``merge(other)`` can be split over several collectors.
     """
 
     count: int
 
     @property
     def is_mean(self) -> bool:
-        """Whether what stands for the replies is their weighted mean."""
+        """Whether the result is the weighted mean of the replies."""
         ...
 
     def fold(
@@ -42,35 +42,35 @@ class Aggregator(Protocol):
         ...
 
     def vectors(self) -> Vectors:
-        """Return the vectors that stand for all of them."""
+        """Return the combined vectors."""
         ...
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers that stand for all of theirs."""
+        """Return the combined scalars."""
         ...
 
 
 class Tally:
-    """What has come of a cohort, or of a share of it, so far."""
+    """The replies of a cohort, or of a share of it, so far."""
 
     def __init__(
         self, total: Aggregator, cohort: Sequence[int], admission: Admission | Open
     ) -> None:
-        """``cohort`` is the whole cohort of the round, in its order, also if this is a share."""
+        """Start empty; ``cohort`` is the round's whole cohort in order, even for a share."""
         self.total, self.cohort, self._admission = total, cohort, admission
         self.accepted: list[int] = []
         self.failures, self.rejected = Counter[str](), Counter[str]()
         self.limited = Counter[str]()
         self.unreached, self.bytes_up, self.local_seconds = 0, 0, 0.0
         self.seen: dict[str, list[float]] = {}
-        """The measured sizes of every reply that kept the contract, before any limit."""
+        """The measured sizes of every reply that met the contract, before any limit."""
         self.held: list[Measured] = []
-        """Replies that wait for the limits of a first round."""
+        """Replies that wait until the limits of the first round are set."""
         self._usable: dict[int, Measured | None] = {}
         self._observed = Mean()
 
     def add(self, reply: Reply | Failure) -> None:
-        """Fold a reply, hold it until there are limits, or count why there is none."""
+        """Fold a reply, hold it until limits are set, or count the reason of a failure."""
         outcome = reply if isinstance(reply, Failure) else self._admission.measure(reply)
         if isinstance(outcome, Failure):
             self._count(outcome)
@@ -84,20 +84,20 @@ class Tally:
             self._release()
 
     def enough(self, target: int | None) -> bool:
-        """Tell whether so many replies are accepted; those held count, and are then judged."""
+        """Return whether ``target`` replies are accepted; judge held ones if they may suffice."""
         if target is None or len(self.accepted) + len(self.held) < target:
             return False
         self.close()
         return len(self.accepted) >= target
 
     def close(self) -> None:
-        """Judge the replies that are held by what there is: no more will come."""
+        """Judge the held replies by those that have arrived: no more will come."""
         if self.held:
             self._calibrated(final=True)
             self._release()
 
     def merge(self, other: Tally) -> None:
-        """Add another share of the same cohort."""
+        """Add the tally of another share of the same cohort."""
         merge = getattr(self.total, "merge", None)
         require(
             merge is not None,
@@ -125,7 +125,7 @@ class Tally:
             self._release()
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return means and standard deviations over the clients of what they reported."""
+        """Return means and standard deviations of the metrics that clients reported."""
         scalars = self._observed.scalars() if self.accepted else {}
         means = {
             name.removeprefix("metric:"): scalars[name]
@@ -137,7 +137,7 @@ class Tally:
         return means, spread
 
     def distances(self, moved: Vector, mean: Vector) -> tuple[float, float]:
-        """Return drift and consistency, when the server moved by ``moved`` after a plain mean."""
+        """Return drift and consistency, if the server moved by ``moved`` after a plain mean."""
         squares = self._observed.scalars()["norm²"]
         drift = squares - _square(mean.norm())
         # y_i - x' = moved - delta_i, and the mean of delta_i is known.
@@ -145,12 +145,12 @@ class Tally:
         return max(drift, 0.0), max(consistency, 0.0)
 
     def _note(self, client: int, measured: Measured | None) -> None:
-        """Remember whether a client of the cohort gave something to set limits by."""
+        """Remember a client's reply for setting limits; None if it is not usable."""
         if self._admission.limits is None and self._usable.get(client) is None:
             self._usable[client] = measured
 
     def _calibrated(self, *, final: bool = False) -> bool:
-        """Set the limits once the first usable replies in the cohort's order are all there."""
+        """Set the limits once the first usable replies in the cohort's order have arrived."""
         first: list[Measured] = []
         for client in self.cohort:
             if client not in self._usable and not final:
@@ -193,4 +193,4 @@ class Tally:
 
 
 def _square(value: float) -> float:
-    return value * value  # ** raises where this is infinite
+    return value * value  # ** would raise an error instead of returning infinity

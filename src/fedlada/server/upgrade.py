@@ -1,7 +1,7 @@
-"""Checkpoints of earlier versions, read as those of today.
+"""Converts checkpoints of earlier versions to the current format.
 
-Format 1 (0.2.0) named an algorithm by the classes of its chain and the plain mean by the place of
-its file, had other words for some of what it kept, and on Flower other keys than in process.
+Format 1 (0.2.0) named an algorithm by the classes of its chain and the plain mean by its import
+path, used other names for some values, and used other keys on Flower than in process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMAT = 2
 
 
 def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest in today's format."""
+    """Return the manifest in the current format."""
     if manifest["format"] != 1:
         return dict(manifest)
     history = {_RENAMED.get(name, name): seen for name, seen in manifest["history"].items()}

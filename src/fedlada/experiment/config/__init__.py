@@ -1,1 +1,1 @@
-"""An experiment as its file describes it."""
+"""The configuration of an experiment, read from its TOML file."""

@@ -1,7 +1,7 @@
 """The runs of a sweep: every combination of the alternatives that its file lists.
 
-In ``[sweep]``, and in each ``[[sweep.cell]]``, a list holds alternatives (a value that is itself
-a list is written as a list within the list)::
+In ``[sweep]`` and in each ``[[sweep.cell]]`` a list holds alternatives (write a value that is
+itself a list as a list within the list)::
 
     [sweep]
     federation.seed = [0, 1, 2]
@@ -14,8 +14,8 @@ a list is written as a list within the list)::
     algorithm = "fedlada"
     settings = { lr = 0.01, alpha = [0.05, 0.1] }
 
-Every cell is combined with all of ``[sweep]``: (3 + 2) x 3 runs.  Without cells ``[sweep]`` is
-the whole grid.
+Every cell is combined with all of ``[sweep]``, which gives (3 + 2) x 3 runs here.  Without cells
+``[sweep]`` is the whole grid.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SEEDS = ("data.seed", "federation.seed")
 
 
 def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
-    """The experiments of a sweep's file by readable name, such as ``fedlada-lr0.01-seed0``.
+    """Return the experiments of a sweep by readable name, such as ``fedlada-lr0.01-seed0``.
 
-    All runs of one seed come before those of the next, so that a sweep under way can already be
-    compared.
+    All runs of one seed come before those of the next seed, so that an unfinished sweep can
+    already be compared.
     """
     tree = table(path)
     sweep = tree.pop("sweep", None)
@@ -76,7 +76,7 @@ def _combinations(axes: Mapping[str, object], path: Path) -> Iterator[dict[str, 
 
 
 def _name(config: Experiment, chosen: Mapping[str, object]) -> str:
-    """The algorithm, then what else the sweep sets, the seeds last."""
+    """Return the name of a run: the algorithm, then the other keys of the sweep, seeds last."""
     keys = [key for key in chosen if key not in ("algorithm", "label")]
     keys.sort(key=lambda key: key in _SEEDS)
     short = [key.rpartition(".")[2] for key in keys]

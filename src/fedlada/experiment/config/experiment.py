@@ -1,4 +1,4 @@
-"""What an experiment file may say, and what it means where it says nothing."""
+"""The keys of an experiment file and their defaults."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["FREE", "Experiment"]
 
 Setting = bool | int | float | str | list[float]
 
-# What does not change the bits of a run, so that a finished one may be continued with others.
+# Keys that do not change the bits of finished rounds: a run may be resumed with other values.
 FREE = (
     *("name", "label", "track", "federation.rounds", "evaluate.targets"),
     *("engine.name", "engine.nodes", MODULES),
 )
-# Where each field of a plan is in the file; the algorithm has a table and settings of its own.
+# The key of each field of a plan; the algorithm has its own keys, algorithm and settings.
 PLANNED = {
     f.name: {"sampling": "federation.cohort", "evaluate_every": "evaluate.every"}.get(
         f.name, f"federation.{f.name}"
@@ -36,9 +36,9 @@ PLANNED = {
     for f in dataclasses.fields(Plan)
     if f.name != "algorithm"
 }
-# Keys that 0.2.0 did not have; a run of 0.2.0 is the same run as one in which they say nothing.
+# Keys that 0.2.0 did not have; if they are None, the run has the same identity as in 0.2.0.
 LATER = ("data.task", "data.options.")
-# Keys of the plan that 0.2.0 did not have: the plan itself is part of a run's identity.
+# Keys that 0.2.0 did not have and that a run's identity already contains as fields of the plan.
 IN_PLAN = tuple(
     f"federation.{name}"
     for name in ("target", "minimum", "guard", "aggregator", "buffers", "codec")
@@ -46,15 +46,15 @@ IN_PLAN = tuple(
 
 
 class Experiment(Section):
-    """One run, in full."""
+    """The complete configuration of one run."""
 
     name: Annotated[str, Field(min_length=1)] = "experiment"
     algorithm: str | dict[str, str | list[str]] = "fedlada"
     """A name, ``package.module:NAME``, or a table with local, corrections and server."""
     label: str = ""
-    """What tables and figures call it; the algorithm's name if empty."""
+    """The name of the run in tables and figures; if empty, the algorithm's name."""
     settings: dict[str, Setting] = Field(default_factory=dict)
-    """Of the algorithm: lr, weight_decay, alpha, server_lr and so on."""
+    """The settings of the algorithm: lr, weight_decay, alpha, server_lr and so on."""
     data: Data = Data()
     model: Model = Model()
     train: Train = Train(steps=50)
@@ -65,7 +65,7 @@ class Experiment(Section):
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Field(strict=False)
     ] = ()
     modules: str | None = None
-    """The directory of modules that are named here; that of the file unless it says otherwise."""
+    """The directory of the modules that other keys name; by default that of the file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -97,7 +97,7 @@ class Experiment(Section):
         return self
 
     def check_clients(self, clients: int) -> None:
-        """Check what depends on the number of clients, which may follow from the data."""
+        """Check the keys that depend on the number of clients, which may follow from the data."""
         if self.data.only is not None and self.data.only >= clients:
             raise ExperimentError(
                 f"data.only is {self.data.only}, but clients are numbered from 0 to {clients - 1}"
@@ -128,11 +128,11 @@ class Experiment(Section):
                 )
 
     def optimizer(self) -> Algorithm:
-        """The algorithm with its settings."""
+        """Return the algorithm with its settings."""
         return by_name(self.algorithm, **self.settings)
 
     def plan(self) -> Plan:
-        """The plan of the run."""
+        """Return the plan of the run."""
         flat: dict[str, Any] = self.model_dump(exclude={"algorithm", "settings"})
         given: dict[str, Any] = {
             name: functools.reduce(operator.getitem, key.split("."), flat)
@@ -141,14 +141,14 @@ class Experiment(Section):
         return Plan.of(algorithm=self.optimizer(), **given)
 
     def objective(self, recorded: Container[str] = ()) -> Objective:
-        """The objective that data.task names, else the one whose score is among the records."""
+        """Return the objective that data.task names, else the one whose score was recorded."""
         if self.data.task is not None:
             return objective_named(self.data.task)
         scores = {f"{self.evaluate.split}_{known.score}": known for known in OBJECTIVES.values()}
         return next((known for score, known in scores.items() if score in recorded), CLASSIFICATION)
 
     def identity(self) -> dict[str, object]:
-        """What makes the run what it is, by dotted key: two runs with the same are one."""
+        """Return the values that identify the run, by dotted key: equal values mean equal runs."""
         flat = flatten(self.model_dump(mode="json"))
         return {
             key: value
@@ -159,14 +159,14 @@ class Experiment(Section):
         }
 
     def resolved(self) -> Experiment:
-        """The same with every setting of the algorithm, so that later defaults change nothing."""
+        """Return a copy with every setting of the algorithm, so that no later default matters."""
         settings = self.optimizer().settings()
         full = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
         return self.model_copy(update={"settings": full})
 
     @property
     def title(self) -> str:
-        """What to call the algorithm: ``label``, or its name."""
+        """The name of the algorithm in tables and figures: ``label``, or its own name."""
         if self.label or isinstance(self.algorithm, str):
             return self.label or str(self.algorithm)
         parts = (self.algorithm.get(key, ()) for key in ("corrections", "local", "server"))

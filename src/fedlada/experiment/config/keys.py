@@ -1,4 +1,4 @@
-"""Nested tables as one table with dotted keys, and back."""
+"""Conversion of nested tables into one table with dotted keys, and back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ...errors import ExperimentError
 
 __all__ = ["flatten", "nest"]
 
-# Tables that are one value.
+# Keys whose table is a single value and is not flattened.
 WHOLE = ("algorithm",)
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """``{"train": {"steps": 5}}`` as ``{"train.steps": 5}``."""
+    """Return ``{"train": {"steps": 5}}`` as ``{"train.steps": 5}``."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         if isinstance(value, dict) and prefix + key not in WHOLE:
@@ -24,7 +24,7 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def nest(flat: Mapping[str, object]) -> dict[str, object]:
-    """``{"train.steps": 5}`` as ``{"train": {"steps": 5}}``."""
+    """Return ``{"train.steps": 5}`` as ``{"train": {"steps": 5}}``."""
     tree: dict[str, object] = {}
     for dotted, value in flat.items():
         *tables, key = dotted.split(".")

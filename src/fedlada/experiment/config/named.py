@@ -1,4 +1,4 @@
-"""Models, data sets and objectives by the names that a file gives them."""
+"""Lookup of the models, data sets and objectives that an experiment file names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from ...algorithms.registry import find
+from ...algorithms.ingredients import find
 from ...client.objective import OBJECTIVES, Objective
 from ...data import SOURCES, Source
 from ...errors import FedladaError, nearest, require
@@ -16,7 +16,7 @@ __all__ = ["maker", "objective_named", "source"]
 
 
 def maker(name: str) -> Callable[..., nn.Module]:
-    """Find the function that makes a model."""
+    """Return the function that makes the named model."""
     if ":" not in name:
         require(name in MODELS, f"no model {name!r}; {_nearest(name, MODELS, 'make')}")
         return MODELS[name]
@@ -31,7 +31,7 @@ def maker(name: str) -> Callable[..., nn.Module]:
 
 
 def source(name: str) -> Source:
-    """Find a data set."""
+    """Return the named data set."""
     if ":" not in name:
         require(
             name in SOURCES,
@@ -51,7 +51,7 @@ def source(name: str) -> Source:
 
 
 def objective_named(name: str) -> Objective:
-    """Find an objective."""
+    """Return the named objective."""
     if ":" not in name:
         require(
             name in OBJECTIVES, f"data.task is {name!r}; {_nearest(name, OBJECTIVES, 'OBJECTIVE')}"

@@ -1,4 +1,4 @@
-"""Options of a function as keys of a file: their names, types and defaults are in its signature."""
+"""Options of a function as keys of a file, with names, types and defaults from its signature."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ...errors import FedladaError, require
 __all__ = ["UNKNOWN", "checked", "option_names"]
 
 UNKNOWN = "unknown_key"
-"""The type of the error about a key that is no option; its context has the dotted ``key``."""
+"""The type of the error about an unknown option; its context holds the dotted ``key``."""
 
 
 def option_names(function: Callable[..., object]) -> list[str]:
-    """List the options of a function: its keyword-only parameters."""
+    """Return the options of a function: the names of its keyword-only parameters."""
     return [parameter.name for parameter in _parameters(function)]
 
 
 def checked(
     function: Callable[..., object], given: Mapping[str, object], *, table: str
 ) -> dict[str, Any]:
-    """Check what a file gives under ``table``, and add the defaults of all other options."""
+    """Check the options given in ``table`` of a file and add the defaults of all others."""
     hints = _hints(function)
     fields: dict[str, Any] = {}
     for parameter in _parameters(function):
@@ -35,7 +35,7 @@ def checked(
             f"{key} has no type; annotate the parameter of {function.__qualname__}",
         )
         kind = hints[parameter.name]
-        if get_origin(kind) is tuple:  # TOML has lists alone
+        if get_origin(kind) is tuple:  # TOML has lists but no tuples
             kind = Annotated[kind, Field(strict=False)]
         needed = parameter.default is inspect.Parameter.empty
         fields[parameter.name] = (kind, ... if needed else parameter.default)

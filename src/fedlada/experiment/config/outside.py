@@ -1,4 +1,4 @@
-"""Modules that a file names, as in ``module:NAME``, and that lie beside the file."""
+"""Import of the modules that a file names as ``module:NAME`` and that are in its directory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...errors import ExperimentError
 __all__ = ["MODULES", "located"]
 
 MODULES = "modules"
-"""The key that says in which directory modules are looked for."""
+"""The key for the directory in which modules are looked for."""
 KEYS = ("algorithm", "model.name", "data.dataset", "data.task")
 
 
 def located(flat: Mapping[str, object], beside: Path | None) -> dict[str, object]:
-    """Make the modules that the dotted keys name importable, and note the directory they are in.
+    """Make the modules that the dotted keys name importable, and add their directory to the keys.
 
-    That directory is the one which the keys name, if it exists, else the one of the file.
+    It is the directory that the keys already name, if that exists, else the directory of the file.
     """
     names = [word for key in KEYS for word in _words(flat.get(key)) if ":" in word]
     given = flat.get(MODULES)
@@ -39,7 +39,7 @@ def located(flat: Mapping[str, object], beside: Path | None) -> dict[str, object
 
 
 def _words(value: object) -> Iterator[str]:
-    """Yield the words in a value, in lists and tables too."""
+    """Yield the strings in a value, including those in lists and tables."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -50,14 +50,14 @@ def _words(value: object) -> Iterator[str]:
 
 
 def _put_first(directory: Path) -> None:
-    """Look for modules in the directory first, as Python does with that of a program."""
+    """Put the directory first on ``sys.path``, as Python does with a program's directory."""
     if sys.path[:1] != [str(directory)]:
         sys.path[:] = [str(directory), *(p for p in sys.path if p != str(directory))]
         importlib.invalidate_caches()
 
 
 def _check_origin(name: str, directory: Path) -> None:
-    """Refuse a module of another experiment that has the name of one in this directory."""
+    """Raise an error if another directory's module of the same name is already loaded."""
     top = name.partition(":")[0].partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
     here = [directory / f"{top}.py", directory / top / "__init__.py"]

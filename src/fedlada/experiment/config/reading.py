@@ -1,4 +1,4 @@
-"""From a file and ``key=value`` words to a configuration, or to one helpful sentence."""
+"""Reads a file and ``key=value`` words into a configuration; an error is one helpful sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["dump", "experiment", "parse", "read", "table"]
 
 
 def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment in a file that holds no sweep, with ``key=value`` words applied."""
+    """Return the experiment of a file without a sweep, with ``key=value`` words applied."""
     flat = flatten(table(path))
     if any(key.split(".")[0] == "sweep" for key in flat):
         raise ExperimentError(f"{path} holds a sweep, many runs: use fedlada sweep {path}.")
@@ -31,7 +31,7 @@ def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 
 
 def table(path: Path) -> dict[str, object]:
-    """What the file holds, as it is."""
+    """Return the content of a TOML file, unchecked."""
     try:
         return tomllib.loads(path.read_text())
     except (FileNotFoundError, IsADirectoryError):
@@ -41,7 +41,7 @@ def table(path: Path) -> dict[str, object]:
 
 
 def parse(word: str) -> tuple[str, object]:
-    """``federation.rounds=20`` as a dotted key and a TOML value; quotes may be left out."""
+    """Split ``federation.rounds=20`` into a dotted key and a TOML value; quotes are optional."""
     key, equals, text = (part.strip() for part in word.partition("="))
     if not (key and equals and text):
         raise ExperimentError(f"{word!r} is not key=value; write, for example, settings.lr=0.1.")
@@ -56,10 +56,10 @@ def parse(word: str) -> tuple[str, object]:
 def experiment(
     flat: Mapping[str, object], *, source: str, beside: Path | None = None
 ) -> Experiment:
-    """The configuration of dotted keys; an error names the key, or the nearest to it.
+    """Return the configuration of dotted keys; an error names the key, or the nearest known one.
 
-    Modules that the keys name are looked for in the directory ``beside``, unless the keys hold
-    another.
+    Modules that the keys name are looked for in the directory ``beside``, unless the key
+    ``modules`` names another directory.
     """
     flat = located(flat, beside)
     try:
@@ -89,7 +89,7 @@ def _sentence(error: ValidationError, flat: Mapping[str, object]) -> str:
 
 
 def dump(config: Experiment) -> str:
-    """The configuration in full as TOML, which :func:`read` reads back."""
+    """Return the complete configuration as TOML, which :func:`read` reads back."""
     tree = config.model_dump(mode="json", exclude_none=True)
     options = {k: v for k, v in tree["data"].pop("options").items() if v is not None}
     if options:

@@ -11,7 +11,7 @@ from .options import checked
 
 __all__ = ["Data", "Engine", "Evaluate", "Federation", "Model", "Section", "Train"]
 
-CLIENTS = 100  # where the data do not come split by owner
+CLIENTS = 100  # the default, except for the natural partition
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -19,13 +19,13 @@ Seed = Annotated[int, Field(ge=0)]
 
 
 class Section(BaseModel):
-    """A table of the file: only known keys, only the right types."""
+    """A table of the file, which accepts only known keys and the right types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Data(Section):
-    """Which examples, who holds them, and what is to be learned from them."""
+    """The examples, their partition over clients, and the task to learn from them."""
 
     dataset: str = "cifar10"
     """A name, or ``package.module:load``."""
@@ -33,18 +33,18 @@ class Data(Section):
         "client-prior"
     )
     clients: Count | None = None
-    """100, except that ``natural`` has one for each owner, which only the data can tell."""
+    """100 by default; None for ``natural``, where the data determine it: one per owner."""
     concentration: Annotated[float, Field(gt=0)] = 0.6
     only: Annotated[int, Field(ge=0)] | None = None
     """The number of a client that trains alone, without a federation: the lower reference."""
     seed: Seed = 0
-    """Of the partition and of the validation split; the same for every federation.seed."""
+    """The seed of the partition and the validation split, independent of federation.seed."""
     validation: Share = 0.1
-    """Share of the training set held out when evaluate.split is ``validation``; else all trains."""
+    """The share of the training set to hold out, if evaluate.split is ``validation``."""
     task: str | None = None
-    """``classification``, ``regression`` or ``package.module:NAME``; else the labels tell."""
+    """``classification``, ``regression`` or ``package.module:NAME``; None follows the labels."""
     options: dict[str, object] = Field(default_factory=dict)
-    """Of the data set."""
+    """The options of the data set."""
 
     @model_validator(mode="before")
     @classmethod
@@ -67,7 +67,7 @@ class Data(Section):
 
     @property
     def participants(self) -> int | None:
-        """How many clients there are to sample from, None if only the data can tell."""
+        """The number of clients to sample from; None if the data determine it."""
         return self.clients if self.only is None else 1
 
 
@@ -90,12 +90,12 @@ class Model(Section):
 
     @property
     def options(self) -> dict[str, object]:
-        """Every option of the function, with its value."""
+        """Every option of the function with its value."""
         return dict(self.model_extra or {})
 
 
 class Train(Section):
-    """What a client does in a round: steps, or epochs over its data."""
+    """A client's training in one round: a number of steps, or of epochs over its data."""
 
     steps: Count | None = None
     """50 unless epochs are given."""
@@ -103,7 +103,7 @@ class Train(Section):
     batch_size: Count = 50
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     crop: Annotated[int, Field(ge=0)] = 4
-    """Pixels by which images are shifted at random; 0 unless the data set is CIFAR."""
+    """The largest random shift of images, in pixels; the default depends on the data set."""
     flip: bool = False
 
     @model_validator(mode="before")
@@ -126,41 +126,41 @@ class Federation(Section):
     """The server's loop."""
 
     cohort: Count | Annotated[float, Field(gt=0, le=1)] = 10
-    """Clients sampled per round, or with a fraction the chance of each."""
+    """The number of clients sampled per round, or, as a fraction, each client's probability."""
     rounds: Count = 100
     seed: Seed = 0
-    """Of the first model, the cohorts and the clients' batches."""
+    """The seed of the first model, the cohorts and the clients' batches."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
     weighting: Literal["uniform", "examples"] = "uniform"
     target: Count | None = None
-    """Close a round at so many accepted replies; else it waits for the whole cohort."""
+    """The number of accepted replies that closes a round; None waits for the whole cohort."""
     minimum: Count = 1
-    """Abandon a round that ends with fewer."""
+    """The least number of accepted replies; a round that ends with fewer is abandoned."""
     guard: str | dict[str, int | float] = ""
-    """Other limits for the guard, such as { slack = 5.0 }; "off" lets in whatever comes."""
+    """Other limits for the guard, such as { slack = 5.0 }; "off" admits every reply."""
     aggregator: str | dict[str, str | int | float] = "mean"
-    """How replies become one: a name, or a table with name and settings."""
+    """The rule that combines the replies: a name, or a table with name and settings."""
     buffers: Literal["refuse", "average", "local"] = "refuse"
-    """What becomes of a model's buffers, such as BatchNorm's statistics."""
+    """The treatment of a model's buffers, such as BatchNorm's statistics."""
     codec: str = "exact"
-    """How vectors travel, such as "x=exact | delta=exact"."""
+    """The encoding of the vectors in messages, such as "x=exact | delta=exact"."""
 
 
 class Evaluate(Section):
-    """What is measured after a round."""
+    """The evaluation after a round."""
 
     split: Literal["test", "validation"] = "test"
     every: Count = 1
     train_sample: Annotated[int, Field(ge=0)] = 0
-    """How many training examples are evaluated as well."""
+    """The number of training examples to evaluate on as well."""
     targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()
-    """Accuracies, or other scores; comparisons tell when each was reached."""
+    """Scores, such as accuracies; comparisons show when each run reached them."""
 
 
 class Engine(Section):
-    """Where the clients run; the bits are the same everywhere."""
+    """The engine that runs the clients; every engine gives the same bits."""
 
     name: Literal["process", "ray", "deployment"] = "process"
-    """In one process, on Flower's simulation, or on Flower's SuperNodes on this machine."""
+    """One process, Flower's simulation on Ray, or Flower's SuperNodes on this machine."""
     nodes: Count = 2
-    """SuperNodes of a deployment, which share the clients; on Ray each client is a node."""
+    """The number of SuperNodes that share the clients of a deployment; Ray ignores it."""

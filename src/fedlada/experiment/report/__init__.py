@@ -1,1 +1,1 @@
-"""Runs as a page of curves, tables and paired comparisons."""
+"""The report on runs: a page of curves, tables and paired comparisons."""

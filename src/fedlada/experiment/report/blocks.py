@@ -1,4 +1,4 @@
-"""What a report is made of, before it is HTML or Markdown."""
+"""The parts of a report, independent of HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Block", "Code", "Figure", "Points", "Section", "Table", "Text"]
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; what is between backticks is code."""
+    """A paragraph; text between backticks is code."""
 
     text: str
     warns: bool = False
@@ -24,15 +24,15 @@ class Points:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows that are headed by their first cell."""
+    """A table; the first cell of each row is its heading."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    """How to read it, in smaller letters."""
+    """How to read the table, in smaller letters."""
     words: tuple[str, ...] = ()
-    """Columns that hold prose rather than numbers."""
+    """The columns that contain prose rather than numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Figure:
     """A drawing."""
 
     name: str
-    """Of its file, without the ending."""
+    """The name of its file, without the extension."""
     svg: str
     alt: str
     caption: str
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """Lines to copy."""
+    """A block of code to copy."""
 
     caption: str
     text: str
@@ -61,7 +61,7 @@ Block = Text | Points | Table | Figure | Code
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a title; without blocks it is left out."""
+    """Blocks under a title; a section without blocks is left out."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)

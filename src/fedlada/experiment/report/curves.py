@@ -1,4 +1,4 @@
-"""The figures of a report: the score against rounds, bytes and seconds, then all else recorded."""
+"""The curves of a report: the score against rounds, bytes and time, then the other metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .series import Series, recorded, series, thinned
 
 __all__ = ["measures", "scores"]
 
-CLOSE = 0.4  # share of the height within which lines cannot be told apart well
+CLOSE = 0.4  # lines within this share of the height are hard to tell apart
 DRIFT = {
     "drift": ("Drift: mean ‖Δᵢ − mean Δ‖²", 1.0),
     "consistency": ("Consistency: mean ‖yᵢ − x‖²", 1.0),
@@ -23,7 +23,7 @@ Titles = dict[str, tuple[str, float]]  # title and scale by column
 
 
 def scores(runs: Runs) -> list[Figure]:
-    """The score against rounds, a closer look at the end if that helps, against bytes and time."""
+    """Return the score against rounds, bytes and time, and the late rounds if lines are close."""
     if not recorded(runs, "score"):
         return []
     sent, took = runs.bytes_unit, runs.time_unit
@@ -63,7 +63,7 @@ def _score(runs: Runs, name: str, lines: Sequence[Series], across: str) -> Figur
 
 
 def _late(lines: Sequence[Series]) -> list[Series]:
-    """The second half of the lines, if they are so close there that all of it hides them."""
+    """Return the second half of the lines if they are too close there, otherwise nothing."""
     half = max(line.x[-1] for line in lines) / 2
     ends = [line.since(half) for line in lines if line.x[-1] > half]
     (low, high), (bottom, top) = _range(ends), _range(lines)
@@ -76,7 +76,7 @@ def _range(lines: Sequence[Series]) -> tuple[float, float]:
 
 
 def measures(runs: Runs) -> list[Figure | Text]:
-    """All other metrics, those of training, drift and consistency, as far as recorded."""
+    """Return figures of the other metrics, drift and consistency, as far as recorded."""
     if runs.crowded:
         return [Text(f"Not drawn for {len(runs.variants)} lines: give fewer runs to see them.")]
     figures: list[Figure | Text] = []
@@ -101,7 +101,7 @@ def measures(runs: Runs) -> list[Figure | Text]:
 
 
 def _losses(runs: Runs) -> Titles:
-    """Every metric but the score, then all of them in training, then the clients' loss."""
+    """Return all metrics except the score, then those on training data and the clients' loss."""
     objective = runs.objective
     names = [name for name in objective.metrics if name != objective.score]
     titles: Titles = {
@@ -119,7 +119,7 @@ def _losses(runs: Runs) -> Titles:
 def _split(
     runs: Runs, lines: Sequence[Series], across: str, levels: Sequence[tuple[float, str]]
 ) -> list[Panel]:
-    """A panel per algorithm, its lines named by their settings alone."""
+    """Return one panel per algorithm, with lines named only by their settings."""
     panels = []
     low, high = _range(lines)
     for title in dict.fromkeys(runs.titles.values()):
@@ -144,7 +144,7 @@ def _split(
 
 
 def _far_apart(lines: Sequence[Series]) -> bool:
-    """Whether only a logarithmic axis shows all."""
+    """Tell whether the values span a range that needs a logarithmic axis."""
     low, high = _range(lines)
     return low > 0 and high / low > 30
 

@@ -30,17 +30,17 @@ class Panel:
     across: str
     series: Sequence[Series]
     levels: Sequence[tuple[float, str]] = ()
-    """Heights to mark, with what to write there."""
+    """Values of y to mark with a line, each with its label."""
     whole: bool = False
-    """Whether the horizontal axis counts something."""
+    """Use integer ticks on the x axis."""
     logarithmic: bool = False
     between: tuple[float, float] | None = None
-    """Where the vertical axis begins and ends, if other panels share it."""
+    """The limits of the y axis, if other panels share them."""
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Whatever is drawn meanwhile has our looks; one sentence on what to install, if need be."""
+    """Apply the report's style to all drawing; raise an error if matplotlib is missing."""
     try:
         from matplotlib import rc_context
     except ModuleNotFoundError as error:
@@ -61,7 +61,7 @@ def styled() -> Iterator[None]:
 
 
 def curves(panels: Sequence[Panel], *, columns: int, height: float, alt: str) -> str:
-    """Draw the panels row by row."""
+    """Draw the panels row by row and return the figure as SVG."""
     with styled():
         down = -(-len(panels) // columns)
         figure = new_figure(height * down)
@@ -79,21 +79,21 @@ def curves(panels: Sequence[Panel], *, columns: int, height: float, alt: str) ->
 
 
 def new_figure(height: float) -> Figure:
-    """An empty figure of so many inches."""
+    """Return an empty figure; its height is in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height))
 
 
 def svg_of(figure: Figure, alt: str) -> str:
-    """The figure as an element to put into HTML; the same figure gives the same text."""
+    """Return the figure as an SVG element for HTML; equal figures give equal text."""
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     return tidied(text.getvalue(), alt)
 
 
 def plain_axes(axes: Axes, title: str, across: str) -> None:
-    """Only what is needed to read off a value."""
+    """Set title and x label, and remove the parts of the axes that no reader needs."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0, pad=4)

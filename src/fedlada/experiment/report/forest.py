@@ -1,4 +1,4 @@
-"""The paired comparisons as a picture: a dot with its interval, and a line at no difference."""
+"""The figure of paired comparisons: dots with their intervals, and a line at no difference."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["forest"]
 
-SHOWN = 3  # panels at most: the final score, and the last targets that were reached
-ROWS = 15  # variants at most; more are in the table alone
-ROW = 0.3  # inches
+SHOWN = 3  # maximum number of panels: the final score, and the last targets that were reached
+ROWS = 15  # maximum number of variants; with more there is only the table
+ROW = 0.3  # height of a row in inches
 
 
 def forest(runs: Runs, reference: str) -> Figure | None:
-    """Differences in the final score and ratios of rounds; None where no interval can be had."""
+    """Return differences of the final score and ratios of rounds; None without any interval."""
     others = [variant for variant in runs.by_score if variant != reference]
     final, _, *ratios = measures_of(runs)
     found = {m: [interval(runs, v, reference, m) for v in others] for m in (final, *ratios)}
@@ -90,7 +90,7 @@ def _draw(
 
 
 def _decimal(axes: Axes) -> None:
-    """Ratios as 0.5, 1, 2 rather than as powers of ten."""
+    """Label ratios as 0.5, 1, 2 rather than as powers of ten."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     low, high = axes.get_xlim()

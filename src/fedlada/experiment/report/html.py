@@ -1,4 +1,4 @@
-"""A report as one HTML file that asks for nothing else: no script, no font, no picture."""
+"""A report as one self-contained HTML file, without scripts, external fonts or images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["html"]
 def html(
     title: str, lead: str, sections: Sequence[Section], *, positions: Mapping[str, int], end: str
 ) -> str:
-    """The page; ``positions`` are those of the lines, to show beside their names in tables."""
+    """Return the page; ``positions`` give the line samples beside the names in tables."""
     css = Path(__file__).with_name("report.css").read_text()
     links = "".join(f'<a href="#{_anchor(s)}">{escape(s.title)}</a>' for s in sections)
     body = "\n".join(

@@ -1,4 +1,4 @@
-"""Names at the ends of lines, which spare the reader a legend, kept apart from one another."""
+"""Labels at the ends of lines instead of a legend, placed so that they do not overlap."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LETTER", "SIZE", "apart", "label_ends"]
 
-SIZE = 9.0  # of letters, in 1/72 inch
-LETTER = 0.56 * SIZE  # the width of one, on the safe side
-LINE = 1.3 * SIZE  # from one label to the next
+SIZE = 9.0  # font size, in 1/72 inch
+LETTER = 0.56 * SIZE  # a generous estimate of the width of a letter
+LINE = 1.3 * SIZE  # the least distance between two labels
 
 
 def label_ends(axes: Axes, series: Sequence[Series]) -> None:
-    """Write each name beside the end of its line, or where others go on, above or below it."""
-    axes.autoscale_view()  # else where the ends are is not known yet
+    """Write each name beside the end of its line; above or below it if other lines go on."""
+    axes.autoscale_view()  # sets the limits that the positions of the ends depend on
     unit = 72 / axes.figure.dpi
     box = axes.bbox
     ends = [unit * axes.transData.transform((s.x[-1], s.mean[-1])) for s in series]
@@ -58,13 +58,13 @@ def label_ends(axes: Axes, series: Sequence[Series]) -> None:
 
 
 def _on_top(line: Series, series: Sequence[Series]) -> bool:
-    """Whether a line ends above the middle of those that go on."""
+    """Tell whether a line ends above the mean of the lines that go on."""
     others = [other.at(line.x[-1]) for other in series if other.x[-1] > line.x[-1]]
     return line.mean[-1] >= sum(others) / len(others) if others else True
 
 
 def apart(labels: Sequence[tuple[float, float, float]], *, low: float, high: float) -> list[float]:
-    """Heights for labels at (x, y, width) such that none lies on another, near where they were."""
+    """Return new heights y for labels (x, y, width), close to the old, without overlaps."""
     order = sorted(range(len(labels)), key=lambda i: labels[i][1])
     heights = [y for _, y, _ in labels]
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The same report as Markdown, with its figures in files beside it."""
+"""A report as Markdown, with its figures in separate files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURES = "figures"
 
 
 def markdown(title: str, lead: str, sections: Sequence[Section], *, end: str) -> str:
-    """The text; its figures are expected as ``figures/NAME.svg``."""
+    """Return the text, which refers to its figures as ``figures/NAME.svg``."""
     parts = [f"# {_plain(title)}", _plain(lead)]
     for section in sections:
         parts += [f"## {_plain(section.title)}", *map(_block, section.blocks)]
@@ -51,7 +51,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Stars and underscores of names are no emphasis; code between backticks stays as it is."""
+    """Escape ``*``, ``_`` and ``<`` outside of code between backticks."""
     pieces = text.split("`")
     for i in range(0, len(pieces), 2):
         for letter in "*_<":

@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: settings, commands, machines and versions."""
+"""The origin of a report's numbers: settings, commands, machines and versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNTOLD = (*SEEDS, "algorithm", "label", "name")
 
 
 def settings(runs: Runs) -> list[Block]:
-    """What distinguishes the algorithms, and one configuration in full."""
+    """Return a table of the settings that differ, and one complete configuration."""
     members: dict[str, list[dict[str, object]]] = {}
     directories: dict[str, Path] = {}
     by_name = {str(run): run for run in runs.configs}
@@ -62,13 +62,13 @@ def settings(runs: Runs) -> list[Block]:
 
 
 def _shared(flats: Sequence[dict[str, object]]) -> set[str]:
-    """Keys that have the same value everywhere."""
+    """Return the keys that have the same value in all configurations."""
     first, *others = flats
     return {k for k, v in first.items() if all(k in f and f[k] == v for f in others)}
 
 
 def origin(runs: Runs, command: str) -> Section:
-    """What was typed, how to repeat it, and on what it ran."""
+    """Return the commands that were typed, how to repeat a run, and the machines."""
     done = [end for run in runs.configs if (end := RunDirectory(run).done()) is not None]
     typed = Counter(_words(end["command"]) for end in done)
     example = next(iter(runs.configs))

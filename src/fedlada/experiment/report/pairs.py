@@ -1,11 +1,11 @@
-"""Each algorithm against a reference, seed by seed.
+"""Paired comparison of each algorithm with a reference, seed by seed.
 
-Runs of one seed share the first model and the cohorts, so that their difference is less noisy
-than either of them.  The interval is Student's over the n differences d of the seeds,
+Runs of one seed share the first model and the cohorts, so their difference is less noisy than
+either of them.  The interval is Student's over the n differences d of the seeds,
 
-    mean(d) ± t(n - 1) sd(d) / sqrt(n),
+    mean(d) ± t(n - 1) sd(d) / sqrt(n).
 
-for rounds to a target over d = log(rounds / rounds of the reference), and then exponentiated.
+For rounds to a target, d = log(rounds / rounds of the reference), and the result is exponentiated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["CONFIDENCE", "Interval", "Measure", "interval", "measures_of", "pair
 CONFIDENCE = 0.95
 PREFERRED = "fedavg"
 
-Known = tuple[float | None, int]  # a number, and after how many rounds
+Known = tuple[float | None, int]  # a number, and the rounds after which it was measured
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``count`` of ``seeds`` pairs, and where it may lie if there are two or more."""
+    """A mean over ``count`` of ``seeds`` pairs, and its interval if there are two or more."""
 
     mean: float
     low: float | None
@@ -40,14 +40,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared: a score by difference, a number of rounds by ratio."""
+    """A compared quantity: a score, by difference, or a number of rounds, by ratio."""
 
     name: str
     column: str
     ratio: bool
 
     def text(self, found: Interval | None) -> str:
-        """``+1.20 [−0.31, +2.71]``."""
+        """Return the mean and its interval as text, such as ``+1.20 [−0.31, +2.71]``."""
         if found is None:
             return "–"
         form, sign = ("{:.2f}", "×") if self.ratio else ("{:+.2f}", "")
@@ -59,7 +59,7 @@ class Measure:
 
 
 def measures_of(runs: Runs) -> list[Measure]:
-    """Final and best score, and rounds to each target."""
+    """Return the measures: final and best score, and rounds to each target."""
     return [
         Measure("final", "final", ratio=False),
         Measure("best", "best", ratio=False),
@@ -68,7 +68,7 @@ def measures_of(runs: Runs) -> list[Measure]:
 
 
 def reference_of(runs: Runs, wanted: str | None) -> str:
-    """The variant to compare with: the one asked for, else FedAvg, else the first."""
+    """Return the variant to compare with: the ``wanted`` one, else FedAvg, else the first."""
     named = [v for v in runs.variants if (wanted or PREFERRED) in (v, runs.titles[v])]
     if wanted is None:
         return (named or runs.variants)[0]
@@ -81,7 +81,7 @@ def reference_of(runs: Runs, wanted: str | None) -> str:
 
 
 def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Interval | None:
-    """Compare over the seeds that both have; None if there is no such seed with both numbers."""
+    """Compare over the seeds that both have; return None if no seed has both numbers."""
     own, other = (_by_seed(runs, name, measure) for name in (variant, reference))
     shared = own.keys() & other.keys()
     both = [(*own[seed], *other[seed]) for seed in sorted(shared)]
@@ -96,7 +96,7 @@ def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Inte
 
 
 def _student(differences: Sequence[float]) -> tuple[float, ...]:
-    """The mean, and with two or more the ends of the interval."""
+    """Return the mean and, for two or more differences, the ends of the interval."""
     count = len(differences)
     mean = math.fsum(differences) / count
     if count == 1:
@@ -109,7 +109,7 @@ def _student(differences: Sequence[float]) -> tuple[float, ...]:
 
 
 def pairs(runs: Runs, reference: str) -> list[Text | Table]:
-    """All other variants against the reference: scores, then rounds; empty without pairs."""
+    """Return tables of all other variants against the reference; empty without pairs."""
     scores = [measure for measure in measures_of(runs) if not measure.ratio]
     rounds = [measure for measure in measures_of(runs) if measure.ratio]
     tables = [
@@ -136,7 +136,7 @@ def _table(runs: Runs, reference: str, title: str, measures: Sequence[Measure]) 
 
 def _by_seed(runs: Runs, variant: str, measure: Measure) -> dict[tuple[int, int], Known]:
     rows = runs.of(variant).select("directory", measure.column, "rounds").rows()
-    # Rounds to a target do not change when a run goes on; scores do.
+    # Scores change when a run continues, rounds to a target do not.
     return {runs.seed(d): (value, 0 if measure.ratio else done) for d, value, done in rows}
 
 

@@ -1,4 +1,4 @@
-"""The picture of a partition: how much each client holds, by class where labels name classes."""
+"""The figure of a partition: the number of examples of each client, by class if there are any."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .style import MUTED, alone, colour
 
 __all__ = ["drawn", "partitions"]
 
-SHOWN = 4  # partitions at most
-BLUE = (0.13, 0.53, 0.80)  # opaque where a client holds most, so that any paper shows through
-NAMED = 20  # classes at most whose names fit
+SHOWN = 4  # maximum number of partitions
+BLUE = (0.13, 0.53, 0.80)  # more opaque where a client holds more; fits any background
+NAMED = 20  # maximum number of classes whose names fit
 
 
 def partitions(configs: list[Experiment]) -> list[Block]:
-    """One figure for each way in which the runs split their data."""
+    """Return one figure for each distinct partition of the runs."""
     distinct = {
         repr((c.data, c.evaluate.split if c.evaluate.split == "validation" else "")): c
         for c in configs
@@ -36,7 +36,7 @@ def partitions(configs: list[Experiment]) -> list[Block]:
 
 
 def drawn(config: Experiment) -> str:
-    """The picture of one experiment's partition, as an SVG file."""
+    """Return the figure of one experiment's partition as the text of an SVG file."""
     return alone(_figure(config, "partition").svg)
 
 

@@ -1,4 +1,4 @@
-"""``fedlada report``: what some runs show, as one HTML file, and as Markdown with figures."""
+"""``fedlada report``: writes a report on runs as one HTML file and as Markdown with figures."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def report(
     reference: str | None = None,
     rounds: int | None = None,
 ) -> Path:
-    """Write the report of all runs in the directories and return the directory it is in."""
-    with styled():  # says at once if there is nothing to draw with
+    """Write the report on all runs in the directories and return its directory."""
+    with styled():  # raises an error at once if matplotlib is missing
         pass
     runs = Runs.read(directories, targets, rounds)
     against = reference_of(runs, reference)

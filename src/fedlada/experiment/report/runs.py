@@ -1,4 +1,4 @@
-"""The runs that a report is about: their records, their settings, how far each has come."""
+"""The runs of a report: their records, settings and progress."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..run.directory import RunDirectory
 
 __all__ = ["Runs", "Unit", "percent"]
 
-CROWD = 10  # lines in one pair of axes at most; more are drawn by algorithm
+CROWD = 10  # maximum number of lines in one panel; more lines get one panel per algorithm
 
 
 class Unit(NamedTuple):
-    """What to multiply with, and what to call the result."""
+    """The name of a unit, and the factor that converts a value to it."""
 
     name: str
     factor: float
@@ -33,16 +33,16 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """Everything that the tables and figures are computed from."""
+    """The data from which tables and figures are computed."""
 
     configs: dict[Path, Experiment]
     rounds: pl.DataFrame
-    """A row per run and round, see :func:`fedlada.experiment.results.frame`."""
+    """One row per run and round, see :func:`fedlada.experiment.results.frame`."""
     ends: pl.DataFrame
-    """A row per run, see :func:`fedlada.experiment.results.summary`."""
+    """One row per run, see :func:`fedlada.experiment.results.summary`."""
     targets: tuple[float, ...]
     limit: int | None = None
-    """The round that the report ends with, so that runs of unequal length can be compared."""
+    """The last round of the report, so that runs of unequal length can be compared."""
 
     @classmethod
     def read(
@@ -51,25 +51,26 @@ class Runs:
         targets: Sequence[float] | None,
         limit: int | None = None,
     ) -> Runs:
-        """All runs in the directories; without targets those that the runs' files name."""
+        """Read all runs in the directories; by default the targets are those of the runs."""
         chosen = tuple(sorted(targets_of(directories) if targets is None else set(targets)))
         rounds = frame(directories, rounds=limit)
         ends = summary(rounds, chosen)
         found = cls(configurations(directories), rounds, ends, chosen, limit)
-        measured(rounds)  # which all runs share
+        measured(rounds)  # raises an error if runs have different scores
         found._each_seed_once()
         return found
 
     @cached_property
     def variants(self) -> list[str]:
-        """Algorithms, told apart by settings where these differ, in the order of the runs."""
+        """The algorithms, with the settings in which they differ, in the order of the runs."""
         return list(self.ends["variant"].unique(maintain_order=True))
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """The place of each variant in the order of looks: among all, or if crowded of its title.
+        """The position of each variant, which determines its colour, dashes and marker.
 
-        Looks are what colour, dashes and shape a line has in all figures and tables.
+        It is the position among all variants or, if the report is crowded, among those with the
+        same title.
         """
         if not self.crowded:
             return {variant: place for place, variant in enumerate(self.variants)}
@@ -83,33 +84,33 @@ class Runs:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are too many variants for one pair of axes."""
+        """Whether there are too many variants for one panel."""
         return len(self.variants) > CROWD and len(set(self.titles.values())) > 1
 
     def of(self, variant: str) -> pl.DataFrame:
-        """The rows of ``ends`` that belong to a variant."""
+        """Return the rows of ``ends`` that belong to a variant."""
         return self.ends.filter(pl.col("variant") == variant)
 
     @cached_property
     def by_score(self) -> list[str]:
-        """The variants, those with the highest mean final score first."""
+        """The variants, sorted by mean final score, highest first."""
         finals = {v: self.of(v)["final"].drop_nulls() for v in self.variants}
         means = {v: sum(f) / len(f) if len(f) else -math.inf for v, f in finals.items()}
         return sorted(self.variants, key=lambda variant: -means[variant])
 
     def seed(self, directory: str) -> tuple[int, int]:
-        """The seeds of a run, by which it is paired with others."""
+        """Return the seeds of a run, by which it is paired with others."""
         config = self.configs[Path(directory)]
         return config.federation.seed, config.data.seed
 
     @cached_property
     def split(self) -> str:
-        """What scores are measured on."""
+        """The split on which scores are measured."""
         return " and ".join(self.ends["split"].unique().sort())
 
     @cached_property
     def measure(self) -> str:
-        """What the score is called within a sentence: accuracy, R²."""
+        """The name of the score within a sentence, such as accuracy or R²."""
         return measured(self.rounds)
 
     @cached_property
@@ -120,13 +121,13 @@ class Runs:
 
     @cached_property
     def things(self) -> str:
-        """What the examples of these runs are."""
+        """The word for the examples of these runs: images or examples."""
         known = all(config.data.dataset in SOURCES for config in self.configs.values())
         return "images" if known else "examples"
 
     @cached_property
     def unfinished(self) -> dict[Path, tuple[int, int]]:
-        """Runs that are not done, with the rounds they have and should have."""
+        """The unfinished runs, with their finished rounds and their total rounds."""
         found = {}
         for run, config in self.configs.items():
             rounds = int(str(RunDirectory(run).last_record().get("round", 0)))
@@ -136,13 +137,13 @@ class Runs:
 
     @cached_property
     def bytes_unit(self) -> Unit:
-        """One unit for the whole report, so that its numbers can be compared."""
+        """The unit of bytes in the whole report, so that its numbers can be compared."""
         large = _largest(self.rounds["total_bytes"]) >= 2e9
         return Unit("GB", 1e-9) if large else Unit("MB", 1e-6)
 
     @cached_property
     def time_unit(self) -> Unit:
-        """Seconds, minutes or hours, likewise."""
+        """The unit of time in the whole report: seconds, minutes or hours."""
         longest = _largest(self.rounds["total_seconds"])
         if longest < 600:
             return Unit("seconds", 1.0)
@@ -160,7 +161,7 @@ class Runs:
 
 
 def percent(share: float) -> str:
-    """``80 %``."""
+    """Return a share as text, such as ``80 %``."""
     return f"{100 * share:.4g} %"
 
 

@@ -1,4 +1,4 @@
-"""From records to lines: the mean over seeds at each evaluated round, between the extremes."""
+"""The lines of curves: mean, smallest and largest value over seeds at each evaluated round."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .runs import Runs, Unit
 
 __all__ = ["Series", "recorded", "series", "thinned"]
 
-DRAWN = 300  # points of a line at most; more would be a heavier file, not a finer picture
-WEIGHT = 18_000  # points of a figure at most, for a file below 300 kB
+DRAWN = 300  # maximum points of a line; more make a larger file but not a better figure
+WEIGHT = 18_000  # maximum points of a figure, for a file below 300 kB
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line and the band around it; the position in the report's list gives it its looks."""
+    """A line and the band around it; ``position`` determines colour, dashes and marker."""
 
     name: str
     position: int
@@ -27,26 +27,26 @@ class Series:
     high: tuple[float, ...]
 
     def since(self, x: float) -> Series:
-        """The points from x on."""
+        """Return the points from x on."""
         first = sum(1 for own in self.x if own < x)
         rest = (points[first:] for points in (self.x, self.mean, self.low, self.high))
         return Series(self.name, self.position, *rest)
 
     def at(self, x: float) -> float:
-        """The mean at the last point that is not beyond x."""
+        """Return the mean at the last point that is not beyond x."""
         return self.mean[max(sum(1 for own in self.x if own <= x) - 1, 0)]
 
 
 def recorded(runs: Runs, column: str) -> bool:
-    """Whether any record holds such a number."""
+    """Tell whether any record has a value in the column."""
     return column in runs.rounds.columns and runs.rounds[column].count() > 0
 
 
 def thinned(runs: Runs, column: str, panels: int = 1) -> int:
-    """Every how many-th point is drawn, 1 for all, in a figure of so many panels."""
+    """Return the thinning step n: a figure with ``panels`` panels draws every n-th point."""
     known = runs.rounds.drop_nulls(column)
     most = max(len(set(own["round"])) for _, own in known.group_by("variant"))
-    # A line and both edges of its band.
+    # The 3 stands for a line and both edges of its band.
     drawn = min(DRAWN, WEIGHT // (3 * panels * len(runs.variants)))
     return math.ceil(most / max(drawn, 1))
 
@@ -60,10 +60,10 @@ def series(
     scale: float = 1,
     panels: int = 1,
 ) -> list[Series]:
-    """One series per variant that has the column.
+    """Return one series per variant that has the column.
 
-    Its points are the rounds at which the column was recorded; x is the mean over the runs that
-    have the round, as is y, so that the end of a band may rest on fewer runs than its beginning.
+    Its points are the rounds at which the column was recorded. Both x and y are means over the
+    runs that have the round, so the end of a band may have fewer runs than its beginning.
     """
     factor = x.factor if x else 1.0
     lines = []

@@ -1,9 +1,9 @@
-"""Colours, dashes and the SVG around them, on light and on dark paper and in print.
+"""Colours, dashes and SVG for light and dark backgrounds and for print.
 
-A drawing is made once, in the colours of light paper.  What each becomes on dark paper is a rule
-of CSS about the colour itself, :data:`DARK_RULES`, put into every file: programs that know no
-such rules still see the light one.  The hues are those of Okabe and Ito, which most colour-blind
-readers can tell apart, the pale ones darkened; and no line differs from another in colour alone.
+A figure is drawn once, in the colours for a light background.  Every file contains CSS rules,
+:data:`DARK_RULES`, that replace each colour on a dark background; programs that ignore these rules
+show the light version.  The hues are those of Okabe and Ito, which most colour-blind readers can
+tell apart, with the pale ones darkened.  Lines never differ in colour alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#dfe3e8"
-_LINES = (  # on light paper, on dark
+_LINES = (  # colours on a light and on a dark background
     ("#0072b2", "#58b0f0"),
     ("#d55e00", "#ff8f4a"),
     ("#009e73", "#2fcb9d"),
@@ -48,29 +48,29 @@ _ALONE = (
 
 
 HALO = "halo-"
-"""Begins the id of what is to be readable on top of lines."""
+"""The prefix of the ids of elements that must be readable on top of lines."""
 _HALO = (
     f'<g style="paint-order: stroke; stroke: {PAPER}; stroke-width: 2.5; stroke-linejoin: round">'
 )
 
 
 def colour(position: int) -> str:
-    """Of the line at a position, on light paper."""
+    """Return the colour of the line at a position, on a light background."""
     return _LINES[position % len(_LINES)][0]
 
 
 def dashes(position: int) -> tuple[float, ...]:
-    """Its dashes and gaps in units of its width; none for a solid line."""
+    """Return the line's dashes and gaps in units of its width; empty for a solid line."""
     return _DASHES[(position + position // len(_LINES)) % len(_DASHES)]
 
 
 def marker(position: int) -> str:
-    """The shape at its end."""
+    """Return the shape of the marker at the line's end."""
     return _MARKERS[position % len(_MARKERS)]
 
 
 def tidied(svg: str, alt: str) -> str:
-    """Matplotlib's SVG without what a page does not need: an element to put into HTML."""
+    """Reduce matplotlib's SVG to what a page needs and return it as an element for HTML."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
@@ -78,7 +78,7 @@ def tidied(svg: str, alt: str) -> str:
     svg = re.sub(rf'<g id="{HALO}\d+">', _HALO, svg)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", svg)
-    # Quotes may be of either kind, and a font's name is in the other.
+    # An attribute may use either kind of quotes, and font names inside it use the other kind.
     svg = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]+", rf"\1 {_FONT}", svg)
     svg = svg.replace("xlink:href", "href")
     size = re.search(r'viewBox="[^"]+"', svg)
@@ -89,12 +89,12 @@ def tidied(svg: str, alt: str) -> str:
 
 
 def _dense(path: str) -> str:
-    """A path without the blanks around its letters."""
+    """Return a path without the blanks around its letters."""
     return ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", path[4:-1]).strip() + '"'
 
 
 def alone(svg: str) -> str:
-    """The same as a file of its own, readable whatever the page that shows it."""
+    """Return the SVG as the text of a separate file, with background and CSS rules."""
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     assert size is not None
     wide, high = (round(4 / 3 * float(side)) for side in size.groups())
@@ -104,7 +104,7 @@ def alone(svg: str) -> str:
 
 
 def sample(position: int) -> str:
-    """A short piece of the line, to stand beside its name in a table."""
+    """Return a short sample of the line to show beside its name in a table."""
     dash = " ".join(f"{2 * length:g}" for length in dashes(position))
     return (
         '<svg class="sample" aria-hidden="true" viewBox="0 0 30 10"><path d="M1 5H29" style="fill:'

@@ -1,4 +1,4 @@
-"""The tables of a report: scores, costs to targets, and replies that were not taken as sent."""
+"""The tables of a report: scores, costs of targets, and failed, rejected or limited replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures":
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """``12.3 ± 0.4``: mean and standard deviation; equal values have none."""
+    """Return mean and standard deviation as ``12.3 ± 0.4``; only the mean if all are equal."""
     if not values:
         return "–"
     mean = f"{sum(values) / len(values):,.{digits}f}"
@@ -27,7 +27,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def scores(runs: Runs) -> Table:
-    """Best and final score of each variant, and what its runs took in all."""
+    """Return best and final score of each variant, and the bytes and time of its runs."""
     sent, took = runs.bytes_unit, runs.time_unit
     rows = []
     for variant in runs.by_score:
@@ -61,7 +61,7 @@ def scores(runs: Runs) -> Table:
 
 
 def costs(runs: Runs) -> list[Text | Table]:
-    """Rounds, bytes and time to each target."""
+    """Return tables of the rounds, bytes and time to each target."""
     if not runs.targets:
         return []
     titles = {
@@ -94,7 +94,7 @@ def _reached(values: pl.Series, unit: Unit) -> str:
 
 
 def in_short(runs: Runs) -> tuple[str, ...]:
-    """Who came first: in the final score, and to each target with all of its runs."""
+    """Return the best variants: by final score, and by rounds to targets that all runs reached."""
     points = []
     finals = {v: [100 * x for x in runs.of(v)["final"].drop_nulls()] for v in runs.by_score}
     ranked = [v for v in runs.by_score if finals[v]]
@@ -115,7 +115,7 @@ def in_short(runs: Runs) -> tuple[str, ...]:
 
 
 def incidents(runs: Runs) -> Table | None:
-    """Replies that failed, were rejected or limited, by reason; None if there were none."""
+    """Return the failed, rejected and limited replies by reason; None if there were none."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for directory, variant in runs.ends.select("directory", "variant").rows():
         for record in RunDirectory(Path(directory)).records():

@@ -1,4 +1,4 @@
-"""What finished runs say: frames, comparisons, the best settings."""
+"""The results of runs: data frames, comparisons, the best settings."""
 
 from .frames import frame, summary
 

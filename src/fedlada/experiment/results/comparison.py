@@ -1,4 +1,4 @@
-"""Runs side by side: what reaching each target took, best and final score, over seeds."""
+"""Comparison of runs over seeds: best and final score, and the cost of reaching each target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["capital", "comparison", "reached", "span", "spread", "targets_of"]
 
 
 def targets_of(directories: Sequence[Path]) -> list[float]:
-    """The targets that the runs' files name."""
+    """Return the targets in the configurations of the runs."""
     configs = configurations(directories).values()
     return sorted({target for config in configs for target in config.evaluate.targets})
 
@@ -27,7 +27,7 @@ def comparison(
     targets: Sequence[float] | None = None,
     rounds: int | None = None,
 ) -> Group:
-    """One table of scores and one per target; one row per variant, over its seeds."""
+    """Return one table of scores and one per target; a row is a variant over its seeds."""
     chosen = targets_of(directories) if targets is None else list(targets)
     data = frame(directories, rounds=rounds)
     runs = summary(data, chosen)
@@ -69,12 +69,12 @@ def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
 
 
 def capital(text: str) -> str:
-    """Begin with a capital letter, and leave the rest as it is."""
+    """Return the text with a capital first letter and the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def reached(values: pl.Series, scale: float, digits: int) -> str:
-    """What a target took, of those runs that reached it."""
+    """Return the cost of reaching a target, over the runs that reached it."""
     there = values.drop_nulls()
     if not len(there):
         return "not reached"
@@ -83,7 +83,7 @@ def reached(values: pl.Series, scale: float, digits: int) -> str:
 
 
 def spread(values: pl.Series, scale: float, digits: int) -> str:
-    """Mean and, of several, standard deviation."""
+    """Return the mean and, for several values, the standard deviation."""
     numbers = [scale * float(value) for value in values]
     if not numbers:
         return "–"
@@ -94,6 +94,6 @@ def spread(values: pl.Series, scale: float, digits: int) -> str:
 
 
 def span(values: pl.Series) -> str:
-    """The smallest to the largest of whole numbers."""
+    """Return the range of whole numbers, from the smallest to the largest."""
     numbers = sorted({int(value) for value in values})
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"

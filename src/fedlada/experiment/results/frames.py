@@ -1,4 +1,4 @@
-"""Directories of runs as one polars frame, and what the frame says about targets."""
+"""The records of runs as one polars frame, and a summary with the cost of each target."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Flat = dict[str, object]
 
 
 def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
-    """The configuration of every run in the directories."""
+    """Return the configuration of every run in the directories."""
     found = [run for directory in directories for run in runs_in(directory)]
     return {run: RunDirectory(run).config for run in found}
 
 
 def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
-    """One row per run and round, in order, up to round ``rounds`` if that is given.
+    """Return one row per run and round, in order, up to round ``rounds`` if that is given.
 
-    Columns: ``run`` and its ``directory``; ``title`` of the algorithm, and ``variant``, which adds
-    the settings in which runs of that title differ (seeds apart); every key of the configuration
-    that differs, dotted, always with lr and the seed; the ``split`` evaluated on; the ``score``
-    on it, once more under its own name (``accuracy``, ``r2``), and what tables call it, its
-    ``measure``; the record's numbers, metrics under their own names; and the running totals
+    Columns: the ``run`` and its ``directory``; the ``title`` of the algorithm, and ``variant``,
+    which adds the settings in which runs of that title differ (except seeds); every dotted key in
+    which configurations differ, and always lr and the seed; the ``split`` of the evaluation; the
+    ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its name in tables;
+    the numbers of the record, with metrics under their own names; and the running totals
     ``total_bytes`` and ``total_seconds``.
     """
     configs = configurations(directories)
@@ -72,7 +72,7 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
 
 
 def varied(configs: Sequence[Flat]) -> list[str]:
-    """The keys in which configurations differ, apart from seeds, names and lengths."""
+    """Return the keys in which configurations differ, except seeds and the ``FREE`` keys."""
     keys = dict.fromkeys(key for config in configs for key in config)
     return [
         key
@@ -83,10 +83,10 @@ def varied(configs: Sequence[Flat]) -> list[str]:
 
 
 def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
-    """One row per run: final and best score, and what each target took, null if not reached.
+    """Return one row per run: final and best score, and the cost of each target or null.
 
-    A target is reached at the first evaluated round whose score is not below it; everything
-    sent and all seconds until then (evaluation not included) count.
+    A target is reached at the first evaluated round whose score is not below it. Its cost is the
+    rounds, bytes and seconds (without evaluation) up to and including that round.
     """
     evaluated = pl.col("score").drop_nulls()
     about = ["run", "title", "variant", "split", "measure", *(c for c in data.columns if "." in c)]
@@ -104,8 +104,8 @@ def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
 
 
 def measured(data: pl.DataFrame) -> str:
-    """What the score of these runs is called, which must be the same for all."""
-    evaluated = data.drop_nulls("score")  # before that nobody may know
+    """Return the name of the score, which must be the same for all runs."""
+    evaluated = data.drop_nulls("score")  # an unevaluated run may not know its score yet
     names = sorted((evaluated if len(evaluated) else data)["measure"].unique())
     if len(names) > 1:
         raise ExperimentError(
@@ -116,7 +116,7 @@ def measured(data: pl.DataFrame) -> str:
 
 
 def _records(run: Path, config: Experiment) -> list[Flat]:
-    """The numbers of a run's records; replies failed, rejected and limited by count alone."""
+    """Return the numbers of a run's records; failed, rejected and limited replies are counted."""
     records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
     objective = config.objective({name for record in records for name in record})
     for record in records:

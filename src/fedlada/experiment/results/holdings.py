@@ -1,4 +1,4 @@
-"""Who holds what, as a table of text."""
+"""A partition as a text table: the examples that each client holds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["first", "holdings"]
 
 
 def first(file: Path, changes: Iterable[str]) -> Experiment:
-    """The experiment of a file, or the first of its sweep."""
+    """Return the experiment of a file, or the first experiment of its sweep."""
     swept = "sweep" in table(file)
     return next(iter(cells(file, changes).values())) if swept else read(file, changes)
 
 
 def holdings(config: Experiment, *, clients: int) -> Group:
-    """The partition of an experiment: a summary, then its clients."""
+    """Return the partition of an experiment: a summary, then a table of the first clients."""
     train, _ = split(config)
     held = holders(config.data, train)
     summary = held.summary()
@@ -42,7 +42,7 @@ def holdings(config: Experiment, *, clients: int) -> Group:
 
 
 def _labels(summary: Summary, classes: tuple[str, ...]) -> list[list[str]]:
-    """A row of titles, and for each client a row about its labels; nothing without classes."""
+    """Return a row of titles and a row per client about its labels; empty without classes."""
     if summary.histograms is None:
         return []
     histograms: list[list[int]] = summary.histograms.tolist()

@@ -1,8 +1,8 @@
 """The best settings of each algorithm in a sweep, by the score on the validation split.
 
-The score of a run is its mean accuracy (or R², or what else its task names) over the last
-:data:`LAST` evaluated rounds, because single rounds are noisy; that of settings is the mean over
-their seeds.  All runs must have had the same number of rounds, and none may have seen the test
+The score of a run is its mean accuracy (or R², or another score of its task) over the last
+:data:`LAST` evaluated rounds, because single rounds are noisy.  The score of settings is the mean
+over their seeds.  All runs must have the same number of rounds, and none may have used the test
 split.
 """
 
@@ -77,7 +77,7 @@ def _check(configs: dict[Path, Experiment]) -> None:
 
 
 def _block(config: Experiment, keys: Sequence[str]) -> str:
-    """A cell for another sweep's file; plain values in JSON are TOML."""
+    """Return a cell for another sweep's file; JSON of numbers, strings and lists is valid TOML."""
     flat = flatten(config.model_dump(mode="json"))
     names = ["algorithm", *(["label"] if config.label else []), *keys]
     lines = [f"{key} = {_value(flat[key])}" for key in names]
@@ -87,12 +87,12 @@ def _block(config: Experiment, keys: Sequence[str]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {json.dumps(v)}" for key, v in value.items()) + " }"
-    # In a sweep a list is of alternatives.
+    # In a sweep a list holds alternatives, so a value that is a list goes into another list.
     return json.dumps([value] if isinstance(value, list) else value)
 
 
 def _edges(config: Experiment, tried: Sequence[Experiment], keys: Sequence[str]) -> str:
-    """A warning where a best number is the smallest or largest tried."""
+    """Return a warning if a best number is the smallest or largest that was tried."""
     at = []
     for key in keys:
         values = [flatten(c.model_dump(mode="json"))[key] for c in tried]

@@ -1,1 +1,1 @@
-"""An experiment while it runs, in a directory of its own."""
+"""The execution of experiments, each run in its own directory."""

@@ -1,4 +1,4 @@
-"""TensorBoard, MLflow and W&B as trackers; each library is imported when it is asked for."""
+"""TensorBoard, MLflow and W&B as trackers; each library is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ADAPTERS", "MLflow", "TensorBoard", "Tracker", "WeightsAndBiases"]
 
 
 class Tracker(Protocol):
-    """Takes the record of every round."""
+    """Receives the record of every round."""
 
     def record(self, record: RoundRecord) -> None:
-        """Take one more."""
+        """Store the record of one round."""
         ...
 
     def close(self) -> None:
-        """No more will come."""
+        """End tracking; no record follows."""
         ...
 
 
@@ -37,7 +37,7 @@ def _scalars(record: RoundRecord) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files in the run's directory."""
+    """Writes event files into the run's directory."""
 
     def __init__(self, config: Experiment, directory: Path, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -53,7 +53,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the experiment ``name``, wherever MLFLOW_TRACKING_URI says."""
+    """Logs to a run of the MLflow experiment ``name``, at MLFLOW_TRACKING_URI."""
 
     def __init__(self, config: Experiment, directory: Path, first: int) -> None:
         import mlflow  # type: ignore[import-not-found,unused-ignore]
@@ -75,7 +75,7 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """A run of the project ``name``, continued under the same id."""
+    """Logs to a run of the W&B project ``name``; a resumed run keeps its id."""
 
     def __init__(self, config: Experiment, directory: Path, first: int) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]

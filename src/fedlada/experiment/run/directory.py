@@ -1,10 +1,10 @@
-"""The directory of one run: which files it has, and what they say.
+"""The directory of one run and its files.
 
-``config.toml``   the configuration in full; whoever has it can repeat the run
+``config.toml``   the complete configuration, which is enough to repeat the run
 ``records.jsonl`` one line per finished round
-``checkpoints/``  the server's and the clients' state, to go on from
+``checkpoints/``  the state of the server and the clients, from which a run resumes
 ``done.json``     written last: machine, versions, command, seconds
-``log.txt``       what the run printed, if a sweep ran it
+``log.txt``       the output of the run, if a sweep ran it
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ __all__ = ["RunDirectory", "runs_in"]
 
 CONFIG = "config.toml"
 TAIL = 2**20
-"""Bytes of the records' end that are read to find the last line."""
+"""The number of bytes at the end of the records that are read to find the last line."""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run on disk, which may be under way, stopped or finished."""
+    """A run on disk, which may be running, stopped or finished."""
 
     path: Path
 
     @property
     def config_file(self) -> Path:
-        """The configuration, as TOML."""
+        """The file of the configuration, in TOML."""
         return self.path / CONFIG
 
     @property
     def records_file(self) -> Path:
-        """The records, one JSON object per line."""
+        """The file of the records, one JSON object per line."""
         return self.path / "records.jsonl"
 
     @property
     def log_file(self) -> Path:
-        """What the run printed in a sweep."""
+        """The file of the run's output in a sweep."""
         return self.path / "log.txt"
 
     @property
     def config(self) -> Experiment:
-        """The configuration."""
+        """The configuration of the run."""
         return read(self.config_file)
 
     def checkpoints(self, *, wait: float = 0.0) -> Checkpoints:
-        """Return where its state is saved; ``wait`` for another process that is ending there."""
+        """Return the checkpoints; opening waits up to ``wait`` seconds for another process."""
         return Checkpoints(self.path / "checkpoints", wait=wait)
 
     def prepare(self, config: Experiment) -> None:
-        """Write the configuration into the directory, which must be new or hold the same run."""
+        """Write the configuration; the directory must be new or hold the same run."""
         config = config.resolved()
         if self.config_file.exists():
             old, new = (flatten(c.model_dump(mode="json")) for c in (self.config, config))
@@ -74,27 +74,27 @@ class RunDirectory:
         write(self.config_file, dump(config).encode())
 
     def finished(self) -> bool:
-        """Tell whether all rounds that the configuration asks for are done."""
+        """Tell whether all rounds of the configuration are done."""
         done = self.done()
         return done is not None and int(done["rounds"]) >= self.config.federation.rounds
 
     def done(self) -> dict[str, Any] | None:
-        """Return what was noted when the run ended; None if it has not."""
+        """Return the content of ``done.json``; None if the run has not ended."""
         file = self.path / "done.json"
         return dict(json.loads(file.read_text())) if file.exists() else None
 
     def finish(self, about: Mapping[str, object]) -> None:
-        """Note that the run has ended, and the circumstances."""
+        """Write ``done.json``, which marks the run as ended."""
         write(self.path / "done.json", json.dumps(about, indent=2).encode())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records as JSON has them; a last line that is half written is left out."""
+        """Yield the records as parsed JSON, without an incomplete last line."""
         text = self.records_file.read_text() if self.records_file.exists() else ""
         for line in text.rpartition("\n")[0].splitlines():
             yield json.loads(line)
 
     def last_record(self) -> dict[str, Any]:
-        """Return the newest record, whoever runs the run; empty before the first."""
+        """Return the newest record, even of a run in another process; empty if there is none."""
         if not self.records_file.exists():
             return {}
         with self.records_file.open("rb") as file:
@@ -105,7 +105,7 @@ class RunDirectory:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """List the directory itself if it is a run, otherwise the runs in it, by name."""
+    """Return the directory itself if it is a run, otherwise the runs in it, sorted by name."""
     if (directory / CONFIG).exists():
         return [directory]
     runs = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))

@@ -1,8 +1,9 @@
-"""An experiment as a Flower app: the server does the rounds of a run over Flower's grid.
+"""An experiment as a Flower app: the server runs the rounds over Flower's grid.
 
-``on_flower`` writes the app's config: ``directory`` of the run, on the server's machine, ``nodes``
-that must be there, ``experiment``, the configuration as TOML, from which clients make their data,
-and ``prepared``, a file on the clients' machine for what they made.
+``on_flower`` writes the app's config: ``directory``, the run's directory on the server's machine;
+``nodes``, the number of nodes to wait for; ``experiment``, the configuration as TOML, from which
+clients make their model and data; and ``prepared``, a file on the clients' machine that caches
+these.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from .rounds import rounds
 __all__ = ["client", "server"]
 
 WAIT = 120.0
-"""Seconds for the nodes to come, and to answer: each starts Python for that."""
+"""Seconds to wait until the nodes connect and answer; each must first start Python."""
 
 
 def serve(given: Mapping[str, Any], connect: Connect) -> None:
-    """Do the rounds that are left."""
+    """Run the remaining rounds."""
     config = _config(str(given["experiment"]))
     directory = RunDirectory(Path(str(given["directory"])))
 
@@ -49,7 +50,7 @@ def serve(given: Mapping[str, Any], connect: Connect) -> None:
 
 
 def own(given: Mapping[str, Any]) -> tuple[nn.Module, Clients, LocalTraining]:
-    """Return a model to train, the data of all clients, and how to train."""
+    """Return a model to train, the data of all clients, and the local training."""
     untrained, clients, steps = _prepared(str(given["experiment"]), Path(str(given["prepared"])))
     return copy.deepcopy(untrained), clients, steps
 
@@ -64,14 +65,14 @@ def _config(text: str) -> Experiment:
 
 @functools.cache
 def _prepared(text: str, prepared: Path) -> tuple[nn.Module, Clients, LocalTraining]:
-    """Make model, data and training once on a machine: every message to a node is a process."""
-    config = _config(text)  # makes the modules importable that it names
+    """Make model, data and training once per machine: each message starts a new process."""
+    config = _config(text)  # also makes the modules it names importable
     if not prepared.exists():
         problem = build(config)
         part = prepared.with_suffix(f".{os.getpid()}")
         torch.save((problem.model, problem.clients, problem.train), part)
         part.replace(prepared)
-    # Not weights alone; the directory is nobody else's to write to.
+    # The file holds more than weights. It is safe to unpickle: only this user can write it.
     made: tuple[nn.Module, Clients, LocalTraining] = torch.load(
         prepared, mmap=True, weights_only=False
     )

@@ -1,7 +1,8 @@
-"""A run whose server and clients are Flower's processes on this machine, watched from here.
+"""A run whose server and clients are processes of Flower on this machine.
 
-The ServerApp of ``flower_app`` writes records and checkpoints into the run's directory, as a run
-in process does; here Flower is started, the records are read as they come, and all is stopped.
+The ServerApp of ``flower_app`` writes records and checkpoints into the run's directory, as an
+in-process run does.  This module starts Flower, reads the records as they are written, and stops
+Flower.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from .tracking import JsonLines, parsed
 __all__ = ["FLOWER", "watched_rounds"]
 
 FLOWER = "flower"
-"""Where in a run's directory Flower has its homes, keys and logs; gone once the run is done."""
-POLL = 0.1  # seconds between looks at the records
-ENDING = 20.0  # seconds for the processes of a run that was killed to end
+"""The folder in a run's directory for Flower's homes, keys and logs; deleted after the run."""
+POLL = 0.1  # seconds between reads of the records
+ENDING = 20.0  # seconds to wait for the processes of a killed run to end
 
 
 def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[RoundRecord]:
-    """Do the rounds that are left on the configuration's engine, yielding each record."""
+    """Run the remaining rounds on the configuration's engine and yield each record."""
     from ...flower.loopback import Deployment, DeploymentError, RaySimulation
 
     path = directory.path.resolve()
@@ -62,7 +63,7 @@ def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[Roun
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Let nobody else start Flower here; the ServerApp itself takes the checkpoints."""
+    """Lock the run's directory; the ServerApp locks the checkpoints itself."""
     lock = DirectoryLock(directory)
     try:
         lock.take()
@@ -72,7 +73,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _mend(directory: RunDirectory) -> int:
-    """Cut the records to the rounds that are on disk in full, and return their bytes."""
+    """Cut the records to the rounds of the newest checkpoint and return their size in bytes."""
     saved = directory.checkpoints(wait=ENDING)
     saved.open()
     try:
@@ -84,7 +85,7 @@ def _mend(directory: RunDirectory) -> int:
 
 
 def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
-    """A Flower app around the modules of this package: no more than its pyproject."""
+    """Write a Flower app, a pyproject.toml that names ``flower_app``, and return its path."""
     work = directory.path / FLOWER
     told = {
         "experiment": dump(config),
@@ -94,7 +95,7 @@ def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
     }
     if config.optimizer().client_state:
         told["state-directory"] = str(directory.checkpoints().clients)
-    told["algorithm"] = json.dumps(config.algorithm)  # clients import only what is named here
+    told["algorithm"] = json.dumps(config.algorithm)  # clients import only modules that this names
     module = f"{__package__}.flower_app"
     project = {
         "project": {"name": "experiment", "version": "1.0.0", "description": config.name},
@@ -118,16 +119,16 @@ def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Flower's processes run in other directories than this one."""
+    """Return FEDLADA_DATA as an absolute path: Flower's processes run in other directories."""
     data = os.environ.get("FEDLADA_DATA")
     return {"FEDLADA_DATA": str(Path(data).resolve())} if data else {}
 
 
 def _follow(path: Path, done: int, going: Callable[[], bool]) -> Iterator[RoundRecord]:
-    """The records after ``done`` bytes, as they come, until the run has ended."""
+    """Yield the records after the first ``done`` bytes as they are written, until the run ends."""
     last = False
     while not last:
-        last = not going()  # asked first, so that nothing is written after the last look
+        last = not going()  # check before reading, so that the last read misses no record
         with path.open("rb") as file:
             file.seek(done)
             whole = b"".join(line for line in file if line.endswith(b"\n"))

@@ -1,4 +1,4 @@
-"""Data, model, training and evaluation as a configuration asks for them."""
+"""The data, model, training and evaluation of a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Prepared", "Problem", "build", "holders", "participants", "split"]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a federation is run on."""
+    """The model, client data, training and evaluation of a federation."""
 
     model: nn.Module
     clients: Clients
@@ -33,17 +33,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The preparation that a data set asks for, in training as in evaluation."""
+    """The preparation that a data set defines, the same in training and evaluation."""
 
     plain: Callable[[Tensor], Tensor]
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Prepare a batch; nothing about it is random."""
+        """Prepare a batch; the generator is not used."""
         return self.plain(inputs)
 
 
 def build(config: Experiment) -> Problem:
-    """Load the data and make everything; the configuration alone decides every bit of it."""
+    """Load the data and make the problem; every bit of it follows from the configuration."""
     train, held_out = split(config)
     held = holders(config.data, train)
     if config.data.clients is None:
@@ -69,11 +69,11 @@ def build(config: Experiment) -> Problem:
 
 
 def split(config: Experiment) -> tuple[Examples, Examples]:
-    """Load the examples to train on, and those to evaluate on.
+    """Load the training examples and the evaluation examples.
 
-    The validation split is taken out of the training set before that is dealt out to clients;
-    runs that use it never load the test set.  Where every owner is a client, it has a part of
-    the examples of each.
+    The validation split is taken from the training set before the partition; runs that use it
+    never load the test set.  If every owner is a client, the split contains a share of each
+    owner's examples.
     """
     train = _load(config.data, "train")
     if config.evaluate.split == "test":
@@ -87,7 +87,7 @@ def split(config: Experiment) -> tuple[Examples, Examples]:
 
 
 def holders(data: Data, train: Examples) -> Partition:
-    """Decide which client holds which of the training examples."""
+    """Return the partition of the training examples over the clients."""
     natural = data.partition == "natural"
     everybody = partition(
         train.labels,
@@ -111,7 +111,7 @@ def holders(data: Data, train: Examples) -> Partition:
 
 
 def participants(config: Experiment) -> int:
-    """Count the clients to sample from; where every owner is one, that takes the data."""
+    """Return the number of clients to sample from; load the data if they determine it."""
     known = config.data.participants
     return known if known is not None else len(holders(config.data, split(config)[0]))
 
@@ -136,7 +136,7 @@ def _owners(train: Examples) -> list[int | str]:
 
 
 def _share_of_each(owners: list[int | str], rows: Tensor, share: float) -> Tensor:
-    """Mark the first rows of each owner, but never all that an owner has."""
+    """Mark a share of each owner's rows, the first in order, but never all rows of an owner."""
     left: dict[int | str, int] = {}
     for owner in owners:
         left[owner] = left.get(owner, 0) + 1
@@ -154,13 +154,13 @@ def _objective(config: Experiment, train: Examples) -> Objective:
 
 
 def _loss(objective: Objective, train: Examples) -> Callable[[Tensor, Tensor], Tensor] | Objective:
-    """Give the loss by itself, as 0.2.0 did, except where the labels would replace it."""
+    """Return the loss, as 0.2.0 did, or the objective if LocalTraining would replace the loss."""
     replaced = objective.loss is cross_entropy and train.labels.is_floating_point()
     return objective if replaced else objective.loss
 
 
 def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | None:
-    """Images are normalised and augmented; all else is as the data set says."""
+    """Return the augmentation of images, or the preparation that other data sets define."""
     if isinstance(train, Images):
         if train.statistics is None:
             raise ExperimentError(

@@ -1,4 +1,4 @@
-"""What a terminal, or a log file, shows of runs under way: rate, time left, score."""
+"""Progress of runs on a terminal or in a log file: rate, time left, score."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .sweep import Standing
 
 __all__ = ["Display", "score"]
 
-REFRESH, REFRESH_LOG = 1.0, 60.0  # seconds, on a terminal and elsewhere
+REFRESH, REFRESH_LOG = 1.0, 60.0  # seconds between updates, on a terminal and elsewhere
 
 
 class Display:
-    """The rounds of some runs: on a terminal bars, elsewhere a line now and then."""
+    """Shows the rounds of runs: as bars on a terminal, as occasional lines elsewhere."""
 
     def __init__(self, console: Console, runs: Sequence[Path]) -> None:
         self._console, self._live = console, console.is_terminal
@@ -60,7 +60,7 @@ class Display:
             self._say(f"{self._standing(run)}  {self._pace()}")
 
     def watch(self, standing: Standing) -> None:
-        """Show how a sweep stands; cheap enough to be called many times a second."""
+        """Show the state of a sweep; may be called many times a second."""
         for run in [*standing.done, *standing.failed]:
             if run not in self._reported:
                 self._reported.add(run)
@@ -99,7 +99,7 @@ class Display:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _bar(self, run: Path | None, name: str, text: str) -> None:
-        """Draw the bar of one run, or of all."""
+        """Draw the bar of one run, or of all runs if ``run`` is None."""
         total = sum(self._rounds.values()) if run is None else self._rounds[run]
         done = self._done() if run is None else self._round(run)
         if run not in self._bars:
@@ -116,7 +116,7 @@ class Display:
         return sum(min(self._round(run), rounds) for run, rounds in self._rounds.items())
 
     def _pace(self) -> str:
-        """``12.3 rounds/min, 1:02:03 left``."""
+        """Return the rate and the time left, as ``12.3 rounds/min, 1:02:03 left``."""
         done, total = self._done(), sum(self._rounds.values())
         rate = (done - self._first) / (time.monotonic() - self._began)
         if not rate:
@@ -127,7 +127,7 @@ class Display:
 
 
 def score(config: Experiment, line: Mapping[str, object]) -> str:
-    """``test accuracy 51.2%`` of a record as JSON has it, if that round was evaluated."""
+    """Return ``test accuracy 51.2%`` from a JSON record; empty if the round was not evaluated."""
     metrics = line.get("metrics")
     if not isinstance(metrics, Mapping):
         return ""

@@ -1,4 +1,4 @@
-"""On what, with what and by what command a run was made."""
+"""The machine, the versions and the command that made a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["provenance"]
 
 
 def provenance(*, threads: int) -> dict[str, object]:
-    """The circumstances of a run with so many threads per process, as JSON can hold them."""
+    """Return time, command, machine and versions of a run, as values that JSON can represent."""
     return {
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -35,7 +35,7 @@ def provenance(*, threads: int) -> dict[str, object]:
 
 
 def _processor() -> str:
-    """Its model; ``platform`` knows it on few systems."""
+    """Return the model of the processor; ``platform`` knows it on few systems."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

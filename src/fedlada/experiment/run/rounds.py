@@ -1,4 +1,4 @@
-"""The rounds of a run that are left, in this process or on Flower's."""
+"""Runs the remaining rounds of a run, in this process or in Flower's processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["rounds", "run"]
 
 
 def run(path: Path) -> Iterator[RoundRecord]:
-    """Do the rounds that are left, yielding each record when it is on disk."""
+    """Run the remaining rounds and yield each record after it is written to disk."""
     directory = RunDirectory(path)
     config = directory.config
     if directory.finished():
@@ -49,9 +49,9 @@ def rounds(
     *,
     engine: Callable[[Problem], Engine] | None = None,
 ) -> Iterator[RoundRecord]:
-    """Do the rounds with this process as the server; clients run on the engine."""
+    """Run the remaining rounds with this process as the server; clients run on the engine."""
     with (
-        _simulation(config, directory, engine) as simulation,  # nobody else can run here now
+        _simulation(config, directory, engine) as simulation,  # locks the directory
         trackers(config, directory, simulation.resumed) as tracking,
     ):
         for record in simulation:

@@ -1,7 +1,7 @@
-"""Many runs at once: each in a process of its own with one thread, each resumable.
+"""Several runs at a time, each in a separate process with one thread, each resumable.
 
-A sweep keeps no state: its directory holds the directories of its runs, and what is not finished
-there is what is left to do.
+A sweep has no state of its own: its directory contains the directories of its runs, and the
+unfinished runs are the remaining work.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .rounds import run as run_in
 
 __all__ = ["Standing", "finish"]
 
-TICK = 0.2  # seconds between looks at the processes
-PATIENCE = 10.0  # seconds that a process has to end when asked to
+TICK = 0.2  # seconds between checks of the processes
+PATIENCE = 10.0  # seconds that a terminated process has before it is killed
 
-# Imported once, by the server that all processes are forked from: they take seconds.
+# Importing these takes seconds, so the fork server imports them once for all processes.
 PRELOADED = ("fedlada.experiment.run.sweep", "flwr_datasets.partitioner", "sklearn.model_selection")
 
 
 @dataclass
 class Standing:
-    """How a sweep stands."""
+    """The state of a sweep: its running, finished and failed runs."""
 
     running: list[Path] = field(default_factory=list)
     done: list[Path] = field(default_factory=list)
@@ -45,10 +45,11 @@ class Standing:
 def finish(
     runs: Sequence[Path], *, jobs: int, watch: Callable[[Standing], None] = lambda _: None
 ) -> Standing:
-    """Finish those of the runs that are not, ``jobs`` at a time.
+    """Run the unfinished runs to their end, ``jobs`` at a time.
 
-    ``watch`` is told several times a second how things stand.  A run that fails does not stop
-    the others; its output is in ``log.txt``.  Whatever ends this function ends the processes.
+    ``watch`` is called with the state several times a second.  A run that fails does not stop
+    the others; its output is in ``log.txt``.  The processes end when this function returns or
+    raises.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
@@ -77,8 +78,8 @@ def finish(
 
 
 def _work(run: Path) -> None:
-    """One run, in a process that ends with the one that started it, even if that is killed."""
-    # Ctrl-C is for the parent, which then ends this process in an orderly way.
+    """Do one run in this process, which ends with its parent even if the parent is killed."""
+    # Only the parent handles Ctrl-C; it then terminates this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with RunDirectory(run).log_file.open("a") as log:

@@ -1,4 +1,4 @@
-"""Where records go while a run is under way: JSON lines always, other trackers when asked for."""
+"""Trackers, which store the records of a run: always JSON lines, others on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["JsonLines", "Tracker", "parsed", "trackers"]
 def trackers(
     config: Experiment, directory: RunDirectory, resumed: RoundRecord | None
 ) -> Iterator[list[Tracker]]:
-    """Open all trackers of a run that is fresh or goes on after the record ``resumed``."""
+    """Open all trackers of a run that is new or resumes after the record ``resumed``."""
     with ExitStack() as stack:
         lines = JsonLines(directory.records_file, resumed)
         made: list[Tracker] = [stack.enter_context(closing(lines))]
@@ -35,15 +35,15 @@ def trackers(
                 raise missing_extra(error, f'track = ["{name}"]', name) from None
             made.append(stack.enter_context(closing(adapter)))
             if resumed is not None:
-                adapter.record(resumed)  # it may have been killed before it took this one
+                adapter.record(resumed)  # the run may have been killed before this call
         yield made
 
 
 class JsonLines:
-    """One line per round, on disk before the next round begins.
+    """Writes one line per round to disk before the next round begins.
 
-    A run that was killed may have left half a line, or lines of rounds after its last
-    checkpoint; these go.  The line of the checkpoint itself may be missing; it comes.
+    A killed run may have left an incomplete line, or lines of rounds after its last checkpoint;
+    these are removed.  If the line of the checkpoint's round is missing, it is added.
     """
 
     def __init__(self, path: Path, resumed: RoundRecord | None) -> None:
@@ -71,7 +71,7 @@ class JsonLines:
 
 
 def parsed(line: bytes | str) -> RoundRecord:
-    """The record that a line holds."""
+    """Return the record of a line."""
     found = json.loads(line)
     for key in ("metrics", "spread"):
         found[key] = {n: math.nan if v is None else v for n, v in found[key].items()}
@@ -83,7 +83,7 @@ def _line(record: RoundRecord) -> str:
 
 
 def _finite(value: object) -> object:
-    """JSON has no NaN: a diverged loss is null."""
+    """Return the value with null for numbers that are not finite: JSON has no NaN."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

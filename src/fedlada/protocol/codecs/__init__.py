@@ -1,4 +1,4 @@
-"""Codecs: how a vector becomes bytes, one file each."""
+"""Codecs turn a vector into bytes and back; each has its own file."""
 
 from .codec import Codec, MalformedReply
 from .registry import CODECS, Codecs, Way

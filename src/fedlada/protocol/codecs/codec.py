@@ -1,7 +1,7 @@
-"""What a codec is: one vector as bytes, and back.
+"""The interface of a codec, which turns one vector into bytes and back.
 
-A codec is one file with one class, and one line in the registry.  It changes what both sides
-*see*: a client trains from the x it decoded, and the server folds the delta it decoded.
+A codec is one file with one class, and one line in the registry.  It changes the numbers that both
+sides *see*: a client trains from the x it decoded, and the server folds the delta it decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Codec", "MalformedReply", "empty", "split"]
 
 
 class MalformedReply(FedladaError):
-    """What came is not a reply at all; the reason is one of a few fixed phrases."""
+    """The message is not a valid reply; the reason is one of a few fixed phrases."""
 
 
 class Codec(ABC):
@@ -28,11 +28,11 @@ class Codec(ABC):
 
     version: ClassVar[int] = 1
     exact: ClassVar[bool] = False
-    """Whether decoding gives back every bit, so that in process nothing need be encoded."""
+    """Whether decoding restores every bit, so that in process nothing needs to be encoded."""
 
     @abstractmethod
     def size(self, layout: Layout) -> int:
-        """Return how many bytes a vector of this layout takes."""
+        """Return the number of bytes that a vector of this layout takes."""
 
     @abstractmethod
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
@@ -40,18 +40,18 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
-        """Return the vector that these bytes hold; there are ``size(layout)`` of them.
+        """Return the vector that these ``size(layout)`` bytes hold.
 
-        The payload may share memory with a message: it must not be written to.
+        The payload may share memory with a message and must not be written to.
         """
 
     def fits(self, length: int, layout: Layout) -> bool:
-        """Tell whether so many bytes can be a vector of this layout."""
+        """Return whether ``length`` bytes can be a vector of this layout."""
         return length == self.size(layout)
 
 
 def split(data: Tensor, layout: Layout, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Cut bytes into tensors of the layout's shapes, in ``dtype`` or in the layout's own types."""
+    """Split bytes into tensors of the layout's shapes, in ``dtype`` or in the layout's types."""
     kinds = [dtype or DTYPES[entry.dtype] for entry in layout]
     sizes = [entry.numel * kind.itemsize for entry, kind in zip(layout, kinds, strict=True)]
     pieces = zip(torch.split(data, sizes), layout, kinds, strict=True)
@@ -59,7 +59,7 @@ def split(data: Tensor, layout: Layout, dtype: torch.dtype | None = None) -> lis
 
 
 def empty() -> Tensor:
-    """No bytes at all."""
+    """Return an empty tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8)
 
 

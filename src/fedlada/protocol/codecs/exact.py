@@ -1,4 +1,4 @@
-"""The bytes of a vector's tensors, end to end: any dtype travels, bit for bit."""
+"""The exact codec: the bytes of a vector's tensors end to end, for any dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Exact"]
 
 
 class Exact(Codec):
-    """The default: nothing is changed, and in process nothing is copied."""
+    """The default codec: it changes nothing, and in process it copies nothing."""
 
     exact: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The codecs by name, and which vector of a run travels in which."""
+"""The codecs by name, and the choice of a codec for each vector of a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Way = Literal["down", "up"]
 CODECS: dict[str, Codec] = {
     "exact": Exact(),
 }
-"""Every codec by name; one of your own is one more entry, made on both sides."""
+"""Every codec by name; to use your own, add an entry on both sides."""
 
 EVERY = "*"
 
 
 @dataclass(frozen=True)
 class Codecs:
-    """The codec of each vector, each way; a vector that is not named travels exactly.
+    """The codec of each vector in each direction; a vector that is not named is sent exactly.
 
     >>> Codecs.read("exact")
     >>> Codecs.read("bf16")
@@ -36,7 +36,7 @@ class Codecs:
 
     @classmethod
     def read(cls, text: str) -> Codecs:
-        """Read one codec for all, or ``vector=codec`` words, those up after a ``|``."""
+        """Read one codec for all, or ``vector=codec`` words with ``|`` between down and up."""
         ways = text.split("|")
         require(
             len(ways) <= 2,
@@ -52,7 +52,7 @@ class Codecs:
         return CODECS[table.get(vector, table.get(EVERY, "exact"))]
 
     def __str__(self) -> str:
-        """Return the text that :meth:`read` reads, with versions: the bits depend on these."""
+        """Return text for :meth:`read`, with versions, since the bits depend on them."""
         if not (self.down or self.up):
             return "exact"
         return " | ".join(
@@ -75,7 +75,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _without_exact(table: dict[str, str]) -> dict[str, str]:
-    """Leave out what says nothing."""
+    """Return the table without entries that equal the default."""
     if table.get(EVERY, "exact") != "exact":
         return dict(sorted(table.items()))
     return {vector: name for vector, name in sorted(table.items()) if name != "exact"}

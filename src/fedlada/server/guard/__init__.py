@@ -1,4 +1,4 @@
-"""The guard: which replies may touch the model, and how much of them."""
+"""The guard decides which replies may change the model, and by how much."""
 
 from .admission import Admission, Admitted, Measured, Open, Weighting
 from .limits import Guard, History, Seen

@@ -1,6 +1,6 @@
-"""Replies on their way in: each is checked, measured, and admitted, limited or rejected.
+"""Admission: every reply is checked, measured, and then admitted, limited or rejected.
 
-What is checked is told in :mod:`.contract`, and how limits are set in :mod:`.limits`.
+:mod:`.contract` describes the checks, and :mod:`.limits` describes how limits are set.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ __all__ = ["Admission", "Admitted", "Measured", "Open", "Weighting"]
 Weighting = Literal["uniform", "examples"]
 
 RISE = 0.15
-"""What a second moment may always rise by, as a share of its root: late in training most rise by
-nothing, and the median says nothing."""
+"""The rise of a second moment that is always allowed, as a share of the sum of its root: late in
+training most do not rise at all, and the median is meaningless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """A reply that may be folded into the mean, and with which weight."""
+    """A reply that may be folded into the mean, and its weight."""
 
     reply: Reply
     weight: float
     limited: tuple[str, ...] = ()
-    """What of it was brought down to a limit."""
+    """What was corrected in it, such as the quantities reduced to their limits."""
 
 
 class Measured(NamedTuple):
-    """A reply with how large each quantity of it is."""
+    """A reply with the measured size of each of its quantities."""
 
     reply: Reply
     sizes: dict[str, float]
     low: tuple[str, ...]
-    """The second moments with an element lower than it can be."""
+    """The second moments with an element below the lowest possible value."""
 
 
 class Admission:
-    """The guard over the replies of one round."""
+    """Applies the guard to the replies of one round."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class Admission:
         }
         x = task.vectors.x
         rounding = max(torch.finfo(t.dtype).eps for t in x) * x.norm()
-        # What is no longer than the rounding errors of x is as small as can be.
+        # A vector no longer than the rounding errors of x is never limited.
         self._never_below = dict.fromkeys(self._contract.like, rounding)
         self._never_below |= {name: RISE * moment.size for name, moment in self._moments.items()}
         self.limits: Mapping[str, float] | None = (
             guard.limits(history, self._moments) if history else None
         )
-        """The largest that is left alone, of each quantity; None until :meth:`calibrate`."""
+        """The largest value of each quantity that is not limited; None until calibrated."""
         self.calibration = guard.calibration
 
     def measure(self, reply: Reply) -> Measured | Rejection:
-        """Check a reply and measure it, or say what is wrong with it."""
+        """Check and measure a reply, or return a rejection with the reason."""
         breach = self._contract.breach(reply)
         if breach is not None:
             return _rejection(reply, breach)
@@ -100,11 +100,11 @@ class Admission:
         return Measured(reply, sizes, tuple(low))
 
     def answered(self, client: int) -> bool:
-        """Tell whether the client has answered this task, well or badly."""
+        """Return whether the client has answered this task, with a valid reply or not."""
         return self._contract.answered(client)
 
     def calibrate(self, first: Sequence[Measured]) -> None:
-        """Set the limits of a round that has no history by these replies."""
+        """Set the limits of a round without history from these replies."""
         seen: dict[str, list[float]] = {}
         for _, sizes, _ in first:
             for name, size in sizes.items():
@@ -112,7 +112,7 @@ class Admission:
         self.limits = self._guard.limits(self._guard.remember({}, seen), self._moments)
 
     def admit(self, measured: Measured) -> Admitted | Rejection:
-        """Bring what is too large down to its limit, and reject what is far beyond that."""
+        """Reduce quantities that exceed their limits; reject a reply that is far beyond one."""
         reply, sizes, low = measured
         left = {name: self._left(name, size) for name, size in sizes.items()}
         absurd = [name for name, part in left.items() if part * self._guard.beyond < 1]
@@ -129,7 +129,7 @@ class Admission:
                 vectors[name] = (vector if base is None else vector - base) * left[name]
                 if base is not None:
                     vectors[name].add_(base)
-        # The square, too, must be a number: the spread of a metric is made of these.
+        # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
         notes += ["metrics not finite"] if len(metrics) < len(reply.metrics) else []
         admitted = replace(
@@ -144,7 +144,7 @@ class Admission:
         return Admitted(reply=admitted, weight=weight, limited=tuple(notes))
 
     def _left(self, name: str, size: float) -> float:
-        """What is left of a quantity; 1 leaves a reply as it is, bit for bit."""
+        """Return the factor that reduces a quantity to its limit; 1 changes no bit of a reply."""
         limit = (self.limits or {}).get(name, math.inf)
         return min(1.0, max(limit, self._never_below.get(name, 0.0)) / size) if size else 1.0
 
@@ -163,7 +163,7 @@ class Admission:
 
 
 class Open:
-    """No guard: every reply is admitted as it comes."""
+    """No guard: every reply is admitted unchanged."""
 
     limits: Mapping[str, float] | None = {}
     calibration = 0
@@ -172,24 +172,24 @@ class Open:
         self._weighting = weighting
 
     def measure(self, reply: Reply) -> Measured | Rejection:
-        """Measure nothing."""
+        """Return the reply without measurements."""
         return Measured(reply, {}, ())
 
     def answered(self, client: int) -> bool:
-        """Tell that nobody asks."""
+        """Return True: nothing is checked."""
         return True
 
     def calibrate(self, first: Sequence[Measured]) -> None:
-        """Set no limits."""
+        """Do nothing: there are no limits."""
 
     def admit(self, measured: Measured) -> Admitted | Rejection:
-        """Admit the reply."""
+        """Admit the reply unchanged."""
         weight = 1 if self._weighting == "uniform" else measured.reply.examples
         return Admitted(reply=measured.reply, weight=weight)
 
 
 def _base(algorithm: Algorithm, task: Task, history: History) -> Vectors:
-    """Where honest vectors would be if clients had nothing to say."""
+    """Return the vectors that a client without any gradient would send."""
     base = Vectors()
     if "steps" in history:
         coasting = algorithm.part.coasting(task.vectors, task.lr * history["steps"][-1][0])

@@ -1,4 +1,4 @@
-"""What a reply must be before anything in it is measured: an answer to this task, as agreed."""
+"""The contract: before it is measured, a reply must answer this task in the agreed form."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...protocol.messages import Reply, Task
 __all__ = ["MOST", "Contract"]
 
 METRICS, NAME = 100, 100
-"""How many metrics a reply may have, and how long their names may be."""
+"""Largest number of metrics in a reply, and of characters in their names."""
 
 MOST = 2**53
-"""Counts from here on are not exact as floating-point numbers."""
+"""Counts must be below this: larger ones are not exact as floating-point numbers."""
 
 
 class Contract:
@@ -25,16 +25,16 @@ class Contract:
         self._task, self._cohort = task, frozenset(cohort)
         self._answered: set[int] = set()
         self.like: Mapping[str, Vector] = dict.fromkeys(algorithm.up, task.vectors.x)
-        """A vector of the shapes and types that each ``up`` vector must have."""
+        """For each ``up`` vector, a vector with the shapes and types that it must have."""
         if BUFFERS in task.vectors:
             self.like = {**self.like, BUFFERS: task.vectors.buffers}
 
     def breach(self, reply: Reply) -> str | None:
-        """Say what is wrong with a reply; None if nothing is."""
+        """Return what is wrong with a reply, or None if nothing is."""
         return self._not_to_this_task(reply) or self._not_as_agreed(reply)
 
     def answered(self, client: int) -> bool:
-        """Tell whether the client has answered this task, well or badly."""
+        """Return whether the client has answered this task, with a valid reply or not."""
         return client in self._answered
 
     def _not_to_this_task(self, reply: Reply) -> str | None:

@@ -1,8 +1,8 @@
-r"""How far a second moment of a reply rose above the one that was sent, and pulling it back.
+r"""Measures how far a reply's second moment rose above the one sent, and pulls it back.
 
-The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v|`: on the scale of the root, which is what
-divides a step, and a sum of lengths rather than of squares, so that a little on every coordinate
-weighs as much as a lot on a few.
+The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v|`.  It is on the scale of the root, which
+divides a step.  It sums lengths rather than squares, so that a small rise in every coordinate
+counts as much as a large rise in a few.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ __all__ = ["Rise", "SecondMoment"]
 
 
 class Rise(NamedTuple):
-    """How far a second moment rose, and whether an element is lower than it can be."""
+    """How far a second moment rose, and whether an element is below the lowest possible value."""
 
     size: float
     low: bool
 
 
 class SecondMoment:
-    """The second moment that went to the clients of a round, as the floor of what they send."""
+    """The second moment that was sent to the clients of a round, as a floor for their replies."""
 
     def __init__(self, sent: Vector, *, rising: bool) -> None:
-        """``rising``: honest clients never send less than they got; else, less than 0."""
+        """Set the floor of honest replies: the sent moment if it is ``rising``, else 0."""
         self._sent = sent
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
         self.size = sum(float(t.sum()) for t in self._root)
-        """The sum of the root."""
+        """The sum of the elements of the root."""
         self._room = {t.dtype: torch.empty(BLOCK, dtype=t.dtype, device=t.device) for t in sent}
 
     def rise(self, vector: Vector) -> Rise:
-        """Measure a client's; the size is not finite if, and only if, an element is not."""
+        """Return a reply's rise; its size is not finite if, and only if, an element is not."""
         size, lowest = 0.0, math.inf
         for t, floor, root in zip(vector, self._floor, self._root, strict=True):
             flat, floor, root = t.reshape(-1), floor.reshape(-1), root.reshape(-1)
@@ -55,17 +55,17 @@ class SecondMoment:
         return Rise(size, lowest < 0)
 
     def raised(self, vector: Vector) -> Vector:
-        """No lower than it can be."""
+        """Return the vector with all elements raised to the floor where they are below it."""
         return _each(torch.maximum, vector, self._floor)
 
     def boxed(self, vector: Vector, largest_gradient: float) -> Vector:
-        """No higher than the largest gradient allows; the same vector if it is not."""
+        """Return the vector capped by the largest gradient; the same object if none is above."""
         top = Vector(t.clamp_min(largest_gradient**2) for t in self._sent)
         inside = all(bool((t <= u).all()) for t, u in zip(vector, top, strict=True))
         return vector if inside else _each(torch.minimum, vector, top)
 
     def pulled(self, vector: Vector, factor: float) -> Vector:
-        """A fraction of the way, on the scale of the root, from what was sent."""
+        """Return the vector with its rise, on the scale of the root, multiplied by ``factor``."""
         root = self._root.add(vector.sqrt() - self._root, alpha=factor)
         return _each(torch.maximum, root * root, self._floor)
 
