@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 from fedlada import Checkpoints, Failure, Task, export
 from fedlada.algorithms import Vectors
 from fedlada.cli import main
-from fedlada.errors import ExperimentError
+from fedlada.engines.complete import Complete
+from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.reading import dump, experiment, parse, read
-from fedlada.experiment.run import flower_app, rounds
+from fedlada.experiment.run import flower_app
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.on_flower import watched_rounds
+from fedlada.experiment.run.rounds import run as run_rounds
 from fedlada.experiment.run.tracking import parsed
 from fedlada.flower.client_app import check_place
 from fedlada.flower.loopback import processes
@@ -46,7 +48,7 @@ def run(directory, *words):
     file = directory.with_suffix(".toml")
     file.write_text(FILE)
     RunDirectory(directory).prepare(read(file, words))
-    return list(rounds.run(directory))
+    return list(run_rounds(directory))
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +137,14 @@ def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again
     (tmp_path / "file.toml").write_text(FILE)
     words = ["engine.name=ray", f"federation.rounds={rounds}"]
     RunDirectory(directory).prepare(read(tmp_path / "file.toml", words))
-    going = rounds.run(directory)
+    going = run_rounds(directory)
     assert next(going).round == 1
-    with pytest.raises(ExperimentError, match="another process is running"):
+    with pytest.raises(FedladaError, match="another process is running"):
         next(watched_rounds(read(directory / "config.toml"), RunDirectory(directory)))
     going.close()  # kills the server
     before = (directory / "records.jsonl").read_text().rpartition("\n")[0]
     assert not RunDirectory(directory).finished()
-    records = list(rounds.run(directory))
+    records = list(run_rounds(directory))
     assert len(before.splitlines()) + len(records) in (rounds, rounds - 1)
     assert (directory / "records.jsonl").read_text().startswith(before)
     assert_same(directory, expected, rounds=rounds)
@@ -205,8 +207,8 @@ def test_a_client_that_fails_ends_the_run_as_in_process():
             yield from (Failure(client=client, reason="Flower error 2") for client in cohort)
 
     task = Task(round=0, seed=0, lr=0.1, vectors=Vectors())
-    with pytest.raises(ExperimentError, match="client 3 failed in round 1: Flower error 2"):
-        list(flower_app.Complete(Broken()).exchange(task, [3, 4]))
+    with pytest.raises(FedladaError, match="client 3 failed in round 1: Flower error 2"):
+        list(Complete(Broken()).exchange(task, [3, 4]))
 
 
 def test_a_record_is_what_its_line_says(in_process):

@@ -29,9 +29,12 @@ class DirectoryLock:
 
     _mine: ClassVar[WeakValueDictionary[Path, DirectoryLock]] = WeakValueDictionary()
 
-    def __init__(self, directory: Path, *, wait: float = 0.0) -> None:
-        """Wait up to ``wait`` seconds for another process that still holds the directory."""
-        self._directory, self._wait = directory.resolve(), wait
+    def __init__(self, directory: Path, *, wait: float = 0.0, name: str = "lock") -> None:
+        """Wait up to ``wait`` seconds for another process that still holds the directory.
+
+        The lock is the file ``name`` in the directory.
+        """
+        self._file, self._wait = directory.resolve() / name, wait
         self._lock: FileLock | None = None
 
     @property
@@ -39,31 +42,39 @@ class DirectoryLock:
         """Whether this object holds the directory."""
         return self._lock is not None
 
-    def take(self) -> None:
-        """Make the directory and lock it."""
+    def take(self, *, hand_over: bool = True) -> None:
+        """Make the directory and lock it.
+
+        Unless ``hand_over``, another run of the same process is refused as well.
+        """
         if self.taken:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
-        before = self._mine.get(self._directory)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        before = self._mine.get(self._file)
         if before is not None:
+            if not hand_over:
+                raise self._in_use()
             before.release()
-        lock = FileLock(self._directory / "lock", mode=0o600, thread_local=False)
+        lock = FileLock(self._file, mode=0o600, thread_local=False)
         try:
             lock.acquire(timeout=self._wait, poll_interval=POLL)
         except Timeout:
-            raise DirectoryInUse(
-                f"another process is running in {self._directory}; wait for it, stop it, or take"
-                " another directory"
-            ) from None
+            raise self._in_use() from None
         self._lock = lock
-        self._mine[self._directory] = self
+        self._mine[self._file] = self
 
     def release(self) -> None:
         """Release the directory for another run."""
         if self._lock is not None:
             self._lock.release(force=True)
             self._lock = None
-            self._mine.pop(self._directory, None)
+            self._mine.pop(self._file, None)
+
+    def _in_use(self) -> DirectoryInUse:
+        return DirectoryInUse(
+            f"another process is running in {self._file.parent}; wait for it, stop it, or take"
+            " another directory"
+        )
 
     def __del__(self) -> None:
         if getattr(self, "_lock", None) is not None:

@@ -64,9 +64,9 @@ def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[Roun
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Lock the run's directory; the ServerApp locks the checkpoints itself."""
-    lock = DirectoryLock(directory)
+    lock = DirectoryLock(directory / "checkpoints", name="flower.lock")
     try:
-        lock.take()
+        lock.take(hand_over=False)
         yield
     finally:
         lock.release()

@@ -22,8 +22,8 @@ _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    # The default is 1; at 0.1 the polling of two idle nodes takes a quarter of a core.
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+    # Flower's default is 1; at 0.1 the polling of two idle nodes takes a quarter of a core.
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FEDLADA_LOOPBACK_POLL", "0.3"),
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
