@@ -35,14 +35,13 @@ def client_app(
 
     @app.train()
     def reply(message: Message, context: Context) -> Message:
-        own = model()
+        own, mine = model(), data(context)
         with training(message, context, own) as local:
             require(
                 local.client == client_number(context),
                 f"the task is for client {local.client}, and data(context) is that of client"
                 f" {client_number(context)}; a node of several clients trains inside training(...)",
             )
-            mine = data(context)
             local.metrics = train(own, mine, local.optimizer())
             local.examples = len(mine)
         return local.reply
