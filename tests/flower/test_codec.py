@@ -148,8 +148,8 @@ if "flower-supernode" in sys.argv[0] or "supernode" in " ".join(sys.orig_argv):
 NAMES, ROUNDS, NODES = ["fedlada", "scaffold"], 2, 2
 PARAMETERS = 300 * 100 + 100
 ENVELOPE = 8_000
-"""Bytes beside the vectors, per message: header, names, hashes, and what Flower wraps it all in.
-Measured on flwr 1.41: about 3,500 down, where the manifest travels, and 3,000 up."""
+"""An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what
+Flower wraps it all in."""
 
 
 @pytest.fixture(scope="module")
