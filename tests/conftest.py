@@ -1,8 +1,9 @@
 """What all tests share: one thread each, and how they are spread over processes.
 
 The tests of a group run in one process, one after the other, because they share fixtures or need
-each other's results. A file is a group, and so is each line of `FLOWER` and of `COMPUTING`: a test
-belongs to the first line that its name matches. Groups begin in the order of these lines.
+each other's results. A file is a group, and so is each line of `FLOWER`, `COMPUTING` and
+`PROGRAMS`: a test belongs to the first line that its name matches. Groups begin in the order of
+these lines.
 """
 
 import re
@@ -44,7 +45,21 @@ COMPUTING = (
 )
 """Tests that read CIFAR or run what a document says; the longest first."""
 
-SLOW = FLOWER + COMPUTING
+PROGRAMS = (
+    r"test_fixtures\.py",
+    r"faults/test_checkpoints\.py::.*kill",
+    r"experiment/test_sweep\.py",
+    r"experiment/test_own_problem\.py",
+    r"test_defects\.py",
+    r"experiment/test_engines\.py::test_rounds_that_were_finished",
+    r"experiment/test_runs\.py::test_a_killed_run",
+    r"experiment/test_open_ends\.py::test_a_sweep",
+    r"experiment/test_files\.py::test_tables",
+    r"data/test_cache\.py::test_processes",
+)
+"""Tests that run whole experiments in processes of their own, often to kill them."""
+
+SLOW = FLOWER + COMPUTING + PROGRAMS
 AT_ONCE = 3
 """At most so many groups of `FLOWER` run at once, while others compute."""
 
