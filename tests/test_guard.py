@@ -1,6 +1,7 @@
 """The guard's measures and limits, as laws."""
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ sizes = st.lists(st.floats(1e-6, 1e6), min_size=5, max_size=15)
 def test_a_minority_moves_the_median_no_further_than_the_majority_reaches(honest, hostile):
     """However large, two of seven and more cannot lift the limit above the largest honest one's."""
     guard = Guard(deviations=0)
-    limit = guard.limits(guard.remember({}, {"delta": honest + hostile}))["delta"]
+    limit = guard.limits(guard.remember({}, {"delta": honest + hostile}))["delta"].high
     assert limit <= max(honest) * guard.slack ** (1 + 4 / len(honest)) * (1 + 1e-9)
 
 
@@ -29,7 +30,7 @@ def test_limits_scale_with_what_is_measured(values, factor):
     guard = Guard()
     limit = guard.limits(guard.remember({}, {"q": values}))["q"]
     scaled = guard.limits(guard.remember({}, {"q": [factor * value for value in values]}))["q"]
-    assert math.isclose(scaled, factor * limit, rel_tol=1e-6)
+    assert math.isclose(scaled.high, factor * limit.high, rel_tol=1e-6)
 
 
 @given(sizes)
@@ -37,28 +38,61 @@ def test_no_reply_within_slack_of_the_median_is_limited(values):
     guard = Guard()
     history = guard.remember({}, {"q": values})
     median = history["q"][0][0]
-    assert guard.limits(history)["q"] >= guard.slack * median
+    assert guard.limits(history)["q"].high >= guard.slack * median
 
 
-@pytest.mark.parametrize(("cohort", "rounds"), [(1, 6), (2, 3), (4, 2), (6, 1), (50, 1)])
+@given(sizes)
+def test_counts_are_limited_on_both_sides_alike(values):
+    guard = Guard()
+    history = guard.remember({}, {"lr_sum": values})
+    low, high, least, most = guard.limits(history)["lr_sum"]
+    median = history["lr_sum"][0][0]
+    assert math.isclose(median / low, high / median, rel_tol=1e-9)
+    assert math.isclose(low / least, most / high, rel_tol=1e-9)
+
+
+@given(sizes, st.floats(0.1, 1))
+def test_clipping_changes_the_limit_and_not_what_is_rejected(values, clip):
+    plain, clipped = (
+        guard.limits(guard.remember({}, {"delta": values}))["delta"]
+        for guard in (Guard(), Guard(clip=clip))
+    )
+    assert clipped.most == plain.most
+    assert math.isclose(clipped.high, clip * statistics.median(values), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "rounds"), [(1, 60), (2, 30), (4, 15), (7, 9), (60, 1), (99, 1)]
+)
 def test_the_history_is_as_short_as_it_can_be(cohort, rounds):
     guard, history = Guard(memory=6), {}
-    for round in range(10):
+    for round in range(100):
         history = guard.remember(history, {"q": [float(round)] * cohort})
-    assert [median for median, _, _ in history["q"]] == list(range(10 - rounds, 10))
+    assert [median for median, _, _ in history["q"]] == list(range(100 - rounds, 100))
 
 
-def test_where_all_are_zero_nothing_is_limited():
+@pytest.mark.parametrize("cohort", [1, 2, 5, 10])
+def test_levels_follow_the_last_replies_and_counts_a_longer_time(cohort):
+    guard, history = Guard(memory=10), {}
+    for size in [100.0] * (90 // cohort) + [1.0] * (10 // cohort):
+        history = guard.remember(history, {"q": [size] * cohort, "steps": [size] * cohort})
+    limits = guard.limits(history)
+    assert limits["q"].high < 10
+    assert limits["steps"].high > 100
+
+
+def test_where_all_are_zero_everything_else_is_limited():
     guard = Guard()
-    assert guard.limits(guard.remember({}, {"q": [0.0, 0.0]}))["q"] == math.inf
+    assert guard.limits(guard.remember({}, {"q": [0.0, 0.0]}))["q"].high == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"slack": 1.0}, "slack is 1.0; it must be above 1"),
-        ({"rise": 0.5}, "rise is 0.5; it must be above 1"),
         ({"deviations": -1}, "deviations is -1"),
+        ({"widest": 1.5}, "widest is 1.5 and slack is 2.0; widest must be at least slack"),
+        ({"clip": 0}, "clip is 0; it must be positive, or None"),
         ({"memory": 0}, "memory is 0; it must be at least 1"),
         ({"largest_gradient": 0}, "largest_gradient is 0; it must be positive"),
     ],
@@ -74,13 +108,14 @@ def vectors(seed: int, *, low: float = 0.0) -> Vector:
     return Vector(low + torch.rand(shape, generator=generator) for shape in shapes)
 
 
-def test_a_rise_is_the_sum_of_the_roots_differences():
+def test_a_rise_is_the_sum_of_the_roots_differences_over_that_of_the_roots():
     sent, reply = vectors(1), vectors(2, low=1.0)
-    expected = sum(
-        float((a.sqrt() - b.sqrt()).abs().sum()) for a, b in zip(reply, sent, strict=True)
-    )
     rise = SecondMoment(sent, rising=True).rise(reply)
-    assert math.isclose(rise.size, expected, rel_tol=1e-5)
+    rises = [float((a.sqrt() - b.sqrt()).abs().sum()) for a, b in zip(reply, sent, strict=True)]
+    roots = [float(t.sqrt().sum()) for t in sent]
+    assert math.isclose(rise.whole, sum(rises) / sum(roots), rel_tol=1e-5)
+    for own, size, whole in zip(rise.tensors, rises, roots, strict=True):
+        assert math.isclose(own, size / whole, rel_tol=1e-5)
     assert not rise.low
 
 
@@ -89,7 +124,7 @@ def test_a_rise_is_the_sum_of_the_roots_differences():
 def test_a_rise_is_finite_only_if_all_elements_are(value, position):
     sent, reply = vectors(1), vectors(2, low=1.0)
     reply.tensors[0].view(-1)[position] = value
-    assert not math.isfinite(SecondMoment(sent, rising=True).rise(reply).size)
+    assert not math.isfinite(SecondMoment(sent, rising=True).rise(reply).whole)
 
 
 @pytest.mark.parametrize("rising", [True, False])
@@ -107,10 +142,11 @@ def test_what_is_too_low_is_raised_to_the_floor(rising):
 def test_pulling_back_shortens_the_rise_by_the_factor(factor):
     sent, reply = vectors(1), vectors(2, low=1.0)
     moment = SecondMoment(sent, rising=True)
-    pulled = moment.pulled(reply, factor)
-    assert math.isclose(
-        moment.rise(pulled).size, factor * moment.rise(reply).size, rel_tol=1e-2, abs_tol=1.0
-    )
+    pulled = moment.pulled(reply, [factor, 1.0, factor])
+    before, after = moment.rise(reply).tensors, moment.rise(pulled).tensors
+    assert math.isclose(after[0], factor * before[0], rel_tol=1e-2, abs_tol=1e-3)
+    assert math.isclose(after[2], factor * before[2], rel_tol=1e-2, abs_tol=1e-3)
+    assert pulled.tensors[1] is reply.tensors[1]
     assert not moment.rise(pulled).low
 
 

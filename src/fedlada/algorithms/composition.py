@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import nearest, require
 from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, word
-from .part import Correction, LocalRule, Moment, Names, Part, Round
+from .part import Correction, LocalRule, Moment, Names, Part, Round, Sum
 from .server import Averaging
 from .vectors import Vector, Vectors
 
@@ -78,6 +78,11 @@ class Algorithm:
     def moments(self) -> tuple[Moment, ...]:
         """The second moments among the ``up`` vectors."""
         return tuple(moment for part in self.part.chain() for moment in part.moments)
+
+    @property
+    def sums(self) -> tuple[Sum, ...]:
+        """The ``up`` vectors that the server adds up over all rounds."""
+        return tuple(total for part in self.part.chain() for total in part.sums)
 
     @property
     def traffic(self) -> Traffic:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import require
-from .part import Correction, Round
+from .part import Correction, Round, Sum
 from .vectors import Vector, Vectors
 
 __all__ = ["Dyn"]
@@ -28,6 +28,7 @@ class Dyn(Correction):
 
     client_state = ("h_i",)
     server_state = ("h",)
+    sums = (Sum("delta", into="h"),)
 
     a: float = 0.1
 

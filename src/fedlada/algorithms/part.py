@@ -18,7 +18,7 @@ from typing import ClassVar
 from ..errors import require
 from .vectors import Vector, Vectors
 
-__all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round"]
+__all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round", "Sum"]
 
 Names = tuple[str, ...]
 
@@ -50,6 +50,15 @@ class Moment:
     """Whether it never falls within a round."""
 
 
+@dataclass(frozen=True)
+class Sum:
+    """An ``up`` vector that the server adds up over all rounds."""
+
+    up: str
+    into: str
+    """The server's vector that is the sum."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One ingredient of a federated optimizer: its client half and its server half.
@@ -68,6 +77,8 @@ class Part:
     """Vectors only the server keeps."""
     moments: ClassVar[tuple[Moment, ...]] = ()
     """The ``up`` vectors that are second moments; a guard measures their rise, not their norm."""
+    sums: ClassVar[tuple[Sum, ...]] = ()
+    """The ``up`` vectors that the server adds up; a guard limits each client's total."""
 
     def chain(self) -> Iterator[Part]:
         """Yield this part and the parts inside it, outermost first."""
@@ -95,7 +106,7 @@ class Part:
     def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
         """Return the delta of a client whose gradients are all zero; None stands for zero.
 
-        The server estimates it, and a guard measures how far a reply's delta is from it.
+        It is proportional to ``lr_sum``.  A guard measures how far a reply's delta is from it.
         """
         return None
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import require
-from .part import Correction, Round
+from .part import Correction, Round, Sum
 from .vectors import Vector, Vectors
 
 __all__ = ["Scaffold"]
@@ -32,6 +32,7 @@ class Scaffold(Correction):
     down = ("c",)
     up = ("c_change",)
     client_state = ("c_i",)
+    sums = (Sum("c_change", into="c"),)
 
     scale: float = 1.0
 

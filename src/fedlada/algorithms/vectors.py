@@ -89,14 +89,14 @@ class Vector:
         wide = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in self.tensors]
         return math.hypot(*(float(part) for part in wide))
 
-    def distance(self, other: Vector) -> float:
-        """Return the norm of the difference, computed in blocks to save memory."""
+    def distance(self, other: Vector, *, alpha: float = 1.0) -> float:
+        """Return the norm of ``self - alpha * other``, computed in blocks to save memory."""
         parts = []
         for t, u in zip(self.tensors, other.tensors, strict=True):
             blocks = zip(
                 torch.split(t.reshape(-1), BLOCK), torch.split(u.reshape(-1), BLOCK), strict=True
             )
-            parts += [Vector([a - b]).norm() for a, b in blocks]
+            parts += [Vector([torch.sub(a, b, alpha=alpha)]).norm() for a, b in blocks]
         return math.hypot(*parts)
 
     def clone(self) -> Vector:

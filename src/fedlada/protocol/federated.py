@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -18,6 +19,7 @@ __all__ = [
     "federated_names",
     "federated_parameters",
     "kind_of",
+    "variances",
 ]
 
 BUFFERS = "buffers"
@@ -79,6 +81,11 @@ def federated_names(model: nn.Module, policy: BufferPolicy) -> dict[str, list[st
     by_identity = {id(b): name for name, b in model.named_buffers()}
     buffers = [by_identity[id(b)] for b in federated_buffers(model, policy)]
     return {"parameters": list(federated_parameters(model)), "buffers": buffers}
+
+
+def variances(buffers: Sequence[str]) -> tuple[int, ...]:
+    """Return the positions of the variances among buffers: a BatchNorm's ``running_var``."""
+    return tuple(i for i, name in enumerate(buffers) if name.rpartition(".")[2] == "running_var")
 
 
 def clients_keep(algorithm: Algorithm, policy: BufferPolicy) -> bool:

@@ -10,22 +10,28 @@ from collections.abc import Sequence
 
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
-from .guard import Admission, History, Open
+from .guard import Accounts, Admission, Open
 from .plan import Plan
 from .record import Clock
+from .state import ServerState
 from .tally import Tally
 
 __all__ = ["collect", "new_tally"]
 
 
-def new_tally(plan: Plan, task: Task, cohort: Sequence[int], history: History) -> Tally:
-    """Return an empty tally of a cohort, with the plan's guard."""
-    admission = (
-        Open(plan.weighting)
-        if plan.guard is None
-        else Admission(
-            plan.guard, plan.algorithm, task, cohort, history=history, weighting=plan.weighting
-        )
+def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Tally:
+    """Return an empty tally of a cohort, with the plan's guard and what it remembers."""
+    if plan.guard is None:
+        return Tally(plan.aggregator(), cohort, Open(plan.weighting))
+    admission = Admission(
+        plan.guard,
+        plan.algorithm,
+        task,
+        cohort,
+        history=state.history,
+        weighting=plan.weighting,
+        accounts=Accounts(plan.algorithm, state.vectors, state.contributed),
+        variances=state.variances,
     )
     return Tally(plan.aggregator(), cohort, admission)
 
@@ -35,7 +41,7 @@ def collect(
     engine: Engine,
     task: Task,
     cohort: Sequence[int],
-    history: History,
+    state: ServerState,
     *,
     share: Sequence[int] | None = None,
     clock: Clock | None = None,
@@ -44,7 +50,7 @@ def collect(
 
     Call ``close`` on the tally after all shares are merged.
     """
-    tally = new_tally(plan, task, cohort, history)
+    tally = new_tally(plan, task, cohort, state)
     clock = clock or Clock()
     for reply in clock.waiting(engine.exchange(task, cohort if share is None else share)):
         tally.add(reply)

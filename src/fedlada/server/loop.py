@@ -42,7 +42,7 @@ def federate(
     while state.round < plan.rounds:
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
-        tally = collect(plan, engine, task, cohort, state.history, clock=clock)
+        tally = collect(plan, engine, task, cohort, state, clock=clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate)
         if save is not None:
@@ -105,6 +105,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             distances = tally.distances(x - s.x, mean.delta)
         if plan.guard is not None:
             state.history = plan.guard.remember(state.history, tally.seen)
+            state.contributed |= tally.contributed
         if engine.keeps:
             state.last_accepted |= dict.fromkeys(sorted(tally.accepted), state.round)
     state.round += 1

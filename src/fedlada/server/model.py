@@ -16,6 +16,7 @@ from ..protocol.federated import (
     federated_names,
     federated_parameters,
     kind_of,
+    variances,
 )
 from .checkpoint import Checkpoints
 from .fingerprint import Plain, describe
@@ -64,6 +65,7 @@ class Server:
             "there is a state and there are checkpoints; give one: a checkpoint holds a state",
         )
         self.state = state or self._resume() or self._new()
+        self.state.variances = variances(self._names["buffers"])
 
     def model(self) -> nn.Module:
         """Return a copy of the model with the server's current parameters."""

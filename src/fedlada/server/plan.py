@@ -164,9 +164,11 @@ def _sampling(value: Any) -> Sampler:
 
 
 def _guard(value: Any) -> Guard | None:
-    """Read a guard, a table of its settings, or None or ``off`` for no guard."""
+    """Read a guard, its settings, ``strict``, or None or ``off`` for no guard."""
     if value is None or isinstance(value, Guard):
         return value
+    if value == "strict":
+        return Guard.strict()
     return None if value == "off" else Guard(**_checked(settings_table(value), Guard, "guard"))
 
 

@@ -26,6 +26,10 @@ class ServerState:
     """The round of the last accepted reply of each client, if clients keep vectors."""
     history: History = field(default_factory=dict)
     """The guard's statistics of recent rounds."""
+    contributed: dict[int, float] = field(default_factory=dict)
+    """Each client's account with the guard, if the server sums up a vector of its replies."""
+    variances: tuple[int, ...] = ()
+    """The positions of the averaged buffers that are variances, and so are never negative."""
     resumable_from: int | None = None
     """The earliest round from which the run can be resumed; None if it cannot."""
 

@@ -64,6 +64,8 @@ class Tally:
         self.unreached, self.bytes_up, self.local_seconds = 0, 0, 0.0
         self.seen: dict[str, list[float]] = {}
         """The measured sizes of every reply that met the contract, before any limit."""
+        self.contributed: dict[int, float] = {}
+        """The accounts of the accepted clients, if the server sums up a vector of their replies."""
         self.held: list[Measured] = []
         """Replies that wait until the limits of the first round are set."""
         self._usable: dict[int, Measured | None] = {}
@@ -110,6 +112,7 @@ class Tally:
         merge(other.total)
         self._observed.merge(other._observed)
         self.accepted += other.accepted
+        self.contributed |= other.contributed
         for name in ("failures", "rejected", "limited"):
             getattr(self, name).update(getattr(other, name))
         for name, sizes in other.seen.items():
@@ -172,6 +175,8 @@ class Tally:
                 self._count(outcome)
                 continue
             self._fold(outcome.reply, outcome.weight)
+            if outcome.account is not None:
+                self.contributed[outcome.reply.client] = outcome.account
             self.limited.update(outcome.limited)
 
     def _count(self, failure: Failure) -> None:

@@ -1,6 +1,18 @@
 """The guard decides which replies may change the model, and by how much."""
 
+from .account import Accounts
 from .admission import Admission, Admitted, Measured, Open, Weighting
-from .limits import Guard, History, Seen
+from .limits import Guard, History, Limit, Seen
 
-__all__ = ["Admission", "Admitted", "Guard", "History", "Measured", "Open", "Seen", "Weighting"]
+__all__ = [
+    "Accounts",
+    "Admission",
+    "Admitted",
+    "Guard",
+    "History",
+    "Limit",
+    "Measured",
+    "Open",
+    "Seen",
+    "Weighting",
+]

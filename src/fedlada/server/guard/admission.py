@@ -15,17 +15,19 @@ import torch
 from ...algorithms import Algorithm, Vector, Vectors
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Rejection, Reply, Task
+from .account import Accounts
 from .contract import Contract
-from .limits import Guard, History
+from .limits import DELTA, Guard, History, Limit
 from .moments import SecondMoment
 
 __all__ = ["Admission", "Admitted", "Measured", "Open", "Weighting"]
 
 Weighting = Literal["uniform", "examples"]
 
-RISE = 0.15
-"""The rise of a second moment that is always allowed, as a share of the sum of its root: late in
-training most do not rise at all, and the median is meaningless."""
+TENSOR = 1.5
+"""The rise of one tensor may be this many times the limit of the whole."""
+
+PER_STEP = "delta per step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Admitted:
     weight: float
     limited: tuple[str, ...] = ()
     """What was corrected in it, such as the quantities reduced to their limits."""
+    account: float | None = None
+    """The client's account after this reply, if the server sums up one of its vectors."""
 
 
 class Measured(NamedTuple):
@@ -43,8 +47,10 @@ class Measured(NamedTuple):
 
     reply: Reply
     sizes: dict[str, float]
-    low: tuple[str, ...]
-    """The second moments with an element below the lowest possible value."""
+    low: tuple[str, ...] = ()
+    """The vectors with an element below the lowest possible value."""
+    rises: Mapping[str, Sequence[float]] = {}
+    """The relative rise of each tensor of each second moment."""
 
 
 class Admission:
@@ -59,24 +65,34 @@ class Admission:
         *,
         history: History,
         weighting: Weighting = "uniform",
+        accounts: Accounts | None = None,
+        variances: Collection[int] = (),
     ) -> None:
-        self._guard, self._weighting = guard, weighting
+        self._guard, self._weighting, self._variances = guard, weighting, variances
+        self._round = task.round
         self._contract = Contract(algorithm, task, cohort)
-        self._base = _base(algorithm, task, history)
+        self._accounts = accounts or Accounts(algorithm, Vectors(), {})
+        self._coasting = algorithm.part.coasting(task.vectors, 1.0)
+        self._buffers = task.vectors.get(BUFFERS)
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
             for moment in algorithm.moments
         }
-        x = task.vectors.x
-        rounding = max(torch.finfo(t.dtype).eps for t in x) * x.norm()
-        # A vector no longer than the rounding errors of x is never limited.
-        self._never_below = dict.fromkeys(self._contract.like, rounding)
-        self._never_below |= {name: RISE * moment.size for name, moment in self._moments.items()}
-        self.limits: Mapping[str, float] | None = (
-            guard.limits(history, self._moments) if history else None
-        )
-        """The largest value of each quantity that is not limited; None until calibrated."""
+        self._never_below = self._smallest(task)
+        self.limits: Mapping[str, Limit] | None = self._limits(history) if history else None
+        """The limits of each quantity; None until calibrated."""
         self.calibration = guard.calibration
+
+    def _limits(self, history: History) -> dict[str, Limit]:
+        return self._guard.limits(history, rises=self._moments, round=self._round)
+
+    def _smallest(self, task: Task) -> dict[str, float]:
+        """Return the size of each quantity that is never limited."""
+        smallest = {name: _rounding(like) for name, like in self._contract.like.items()}
+        smallest[PER_STEP] = smallest[DELTA] / task.lr
+        for name in self._moments:
+            del smallest[name]
+        return smallest
 
     def measure(self, reply: Reply) -> Measured | Rejection:
         """Check and measure a reply, or return a rejection with the reason."""
@@ -86,18 +102,24 @@ class Admission:
         sizes: dict[str, float] = {"steps": reply.steps, "lr_sum": reply.lr_sum}
         if self._weighting == "examples":
             sizes["examples"] = reply.examples
-        low = []
+        low, rises = [], {}
         for name, vector in reply.vectors.items():
             if name in self._moments:
-                sizes[name], is_low = self._moments[name].rise(vector)
-                low += [name] if is_low else []
+                whole, tensors, is_low = self._moments[name].rise(vector)
+                longer = self._longer(reply)
+                sizes[name], rises[name] = whole / longer, [rise / longer for rise in tensors]
             else:
-                base = self._base.get(name)
-                sizes[name] = vector.norm() if base is None else vector.distance(base)
+                sizes[name] = self._distance(name, vector, reply)
+                is_low = name == BUFFERS and self._negative(vector)
+            low += [name] if is_low else []
+        sizes[PER_STEP] = sizes[DELTA] / reply.lr_sum
         endless = [name for name, size in sizes.items() if not math.isfinite(size)]
         if endless:
             return _rejection(reply, f"{endless[0]} not finite")
-        return Measured(reply, sizes, tuple(low))
+        if self._accounts.up is not None:
+            along = self._accounts.along(reply.vectors)
+            sizes[self._accounts.name] = abs(self._accounts.after(reply.client, along))
+        return Measured(reply, sizes, tuple(low), rises)
 
     def answered(self, client: int) -> bool:
         """Return whether the client has answered this task, with a valid reply or not."""
@@ -106,32 +128,34 @@ class Admission:
     def calibrate(self, first: Sequence[Measured]) -> None:
         """Set the limits of a round without history from these replies."""
         seen: dict[str, list[float]] = {}
-        for _, sizes, _ in first:
-            for name, size in sizes.items():
+        for measured in first:
+            for name, size in measured.sizes.items():
                 seen.setdefault(name, []).append(size)
-        self.limits = self._guard.limits(self._guard.remember({}, seen), self._moments)
+        self.limits = self._limits(self._guard.remember({}, seen))
 
     def admit(self, measured: Measured) -> Admitted | Rejection:
-        """Reduce quantities that exceed their limits; reject a reply that is far beyond one."""
-        reply, sizes, low = measured
-        left = {name: self._left(name, size) for name, size in sizes.items()}
-        absurd = [name for name, part in left.items() if part * self._guard.beyond < 1]
+        """Bring quantities within their limits; reject a reply that is far beyond one."""
+        reply, sizes, low, rises = measured
+        absurd = [name for name, size in sizes.items() if self._absurd(name, size)]
         if absurd:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
-        notes = [name for name, part in left.items() if part < 1]
+        left = {name: self._left(name, size) for name, size in sizes.items()}
+        notes = {name for name, part in left.items() if part != 1}
+        left[DELTA] = min(left[DELTA], left[PER_STEP])
         vectors = Vectors(reply.vectors)
         for name, vector in reply.vectors.items():
             if name in self._moments:
-                vectors[name], more = self._moment(name, vector, left[name], low=name in low)
-                notes += more
-            elif left[name] < 1:
-                base = self._base.get(name)
-                vectors[name] = (vector if base is None else vector - base) * left[name]
-                if base is not None:
-                    vectors[name].add_(base)
+                factors = self._factors(name, left[name], rises[name])
+                vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
+            else:
+                vectors[name] = self._shortened(name, vector, left[name], reply)
+        if BUFFERS in low:
+            vectors.buffers = self._raised(vectors.buffers)
+            notes.add("buffers too low")
+        account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
-        notes += ["metrics not finite"] if len(metrics) < len(reply.metrics) else []
+        notes |= {"metrics not finite"} if len(metrics) < len(reply.metrics) else set()
         admitted = replace(
             reply,
             vectors=vectors,
@@ -141,31 +165,107 @@ class Admission:
             received=reply.nbytes,
         )
         weight = reply.examples * left["examples"] if self._weighting == "examples" else 1
-        return Admitted(reply=admitted, weight=weight, limited=tuple(notes))
+        notes = {DELTA if note == PER_STEP else note for note in notes}
+        return Admitted(
+            reply=admitted, weight=weight, limited=tuple(sorted(notes)), account=account
+        )
+
+    def _distance(self, name: str, vector: Vector, reply: Reply) -> float:
+        """Return how far a vector is from that of a client without any gradient."""
+        if name == DELTA and self._coasting is not None:
+            return vector.distance(self._coasting, alpha=self._own_lr_sum(reply))
+        if name == BUFFERS and self._buffers is not None and len(self._buffers):
+            return vector.distance(self._buffers)
+        return vector.norm()
+
+    def _shortened(self, name: str, vector: Vector, left: float, reply: Reply) -> Vector:
+        """Return a vector whose distance is multiplied by ``left``; 1 changes no bit of it."""
+        if left == 1:
+            return vector
+        if name == DELTA and self._coasting is not None:
+            base = self._coasting * self._own_lr_sum(reply)
+        elif name == BUFFERS and self._buffers is not None:
+            base = self._buffers
+        else:
+            return vector * left
+        return ((vector - base) * left).add_(base)
+
+    def _own_lr_sum(self, reply: Reply) -> float:
+        """Return the reply's lr_sum within its limits: else coasting would be what it says."""
+        limit = (self.limits or {}).get("lr_sum")
+        return reply.lr_sum if limit is None else min(max(reply.lr_sum, limit.low), limit.high)
+
+    def _longer(self, reply: Reply) -> float:
+        """Return how many times the median number of steps a client took, and at least 1."""
+        limit = (self.limits or {}).get("steps")
+        if limit is None:
+            return 1.0
+        return max(1.0, min(reply.steps, limit.high) / math.sqrt(limit.low * limit.high))
 
     def _left(self, name: str, size: float) -> float:
-        """Return the factor that reduces a quantity to its limit; 1 changes no bit of a reply."""
-        limit = (self.limits or {}).get(name, math.inf)
-        return min(1.0, max(limit, self._never_below.get(name, 0.0)) / size) if size else 1.0
+        """Return the factor that brings a quantity within its limits; 1 changes no bit of it."""
+        limit = (self.limits or {}).get(name)
+        if limit is None or not size or name == self._accounts.name:
+            return 1.0
+        if size < limit.low:
+            return limit.low / size
+        return min(1.0, max(limit.high, self._never_below.get(name, 0.0)) / size)
+
+    def _absurd(self, name: str, size: float) -> bool:
+        limit = (self.limits or {}).get(name)
+        if limit is None or name == self._accounts.name:
+            return False
+        most = max(limit.most, self._never_below.get(name, 0.0) * self._guard.beyond)
+        return not limit.least <= size <= most
+
+    def _factors(self, name: str, left: float, rises: Sequence[float]) -> list[float]:
+        """Return the factor on the rise of each tensor of a second moment."""
+        limit = (self.limits or {}).get(name)
+        if limit is None:
+            return [1.0] * len(rises)
+        return [min(left, TENSOR * limit.high / rise) if rise else 1.0 for rise in rises]
 
     def _moment(
-        self, name: str, vector: Vector, left: float, *, low: bool
-    ) -> tuple[Vector, list[str]]:
-        moment, notes = self._moments[name], []
+        self, name: str, vector: Vector, factors: Sequence[float], notes: set[str], *, low: bool
+    ) -> Vector:
+        moment = self._moments[name]
         if low:
             vector = moment.raised(vector)
-            notes.append(f"{name} too low")
+            notes.add(f"{name} too low")
         if self._guard.largest_gradient is not None:
             boxed = moment.boxed(vector, self._guard.largest_gradient)
-            notes += [] if boxed is vector else [f"{name} out of the box"]
+            notes |= set() if boxed is vector else {f"{name} out of the box"}
             vector = boxed
-        return (moment.pulled(vector, left) if left < 1 else vector), notes
+        if min(factors, default=1.0) >= 1:
+            return vector
+        notes.add(name)
+        return moment.pulled(vector, factors)
+
+    def _settle(self, client: int, vectors: Vectors, notes: set[str]) -> float | None:
+        """Keep the client's account within its limit and return it."""
+        accounts = self._accounts
+        if accounts.up is None:
+            return None
+        along = accounts.along(vectors)
+        limit = (self.limits or {}).get(accounts.name)
+        share = 1.0 if limit is None else accounts.share(client, along, limit.high)
+        if share < 1:
+            vectors[accounts.up] = vectors[accounts.up] * share
+            notes.add(accounts.name)
+        return accounts.after(client, along * share)
+
+    def _negative(self, buffers: Vector) -> bool:
+        return any(bool((buffers.tensors[i] < 0).any()) for i in self._variances)
+
+    def _raised(self, buffers: Vector) -> Vector:
+        """Return the buffers with no negative variance."""
+        return Vector(t.clamp_min(0) if i in self._variances else t for i, t in enumerate(buffers))
 
 
 class Open:
     """No guard: every reply is admitted unchanged."""
 
-    limits: Mapping[str, float] | None = {}
+    limits: Mapping[str, Limit] | None = {}
     calibration = 0
 
     def __init__(self, weighting: Weighting) -> None:
@@ -173,7 +273,7 @@ class Open:
 
     def measure(self, reply: Reply) -> Measured | Rejection:
         """Return the reply without measurements."""
-        return Measured(reply, {}, ())
+        return Measured(reply, {})
 
     def answered(self, client: int) -> bool:
         """Return True: nothing is checked."""
@@ -188,15 +288,9 @@ class Open:
         return Admitted(reply=measured.reply, weight=weight)
 
 
-def _base(algorithm: Algorithm, task: Task, history: History) -> Vectors:
-    """Return the vectors that a client without any gradient would send."""
-    base = Vectors()
-    if "steps" in history:
-        coasting = algorithm.part.coasting(task.vectors, task.lr * history["steps"][-1][0])
-        base |= {} if coasting is None else {"delta": coasting}
-    if BUFFERS in task.vectors and len(task.vectors.buffers):
-        base[BUFFERS] = task.vectors.buffers
-    return base
+def _rounding(like: Vector) -> float:
+    """Return the length of the rounding errors of a vector."""
+    return max((torch.finfo(t.dtype).eps for t in like), default=0.0) * like.norm()
 
 
 def _rejection(reply: Reply, reason: str) -> Rejection:

@@ -6,33 +6,54 @@ vectors do not match the contract (names, shapes, types), or if a number in it i
 not possible.
 
 A quantity that is too large is reduced to its limit, and a reply is rejected if any quantity
-exceeds ``beyond`` times its limit.  The limit of a quantity q (the length of a vector, a weight, a
-number of steps) follows the recent replies:
+exceeds ``beyond`` times its limit.  The limit of a quantity q follows the recent replies:
 
 .. math::
-    q_\max = \tilde q \cdot \max(\text{slack},\; e^{\text{deviations}\cdot\sigma})^{1 + 4/n}
+    q_\max = \tilde q \cdot \min\bigl(\max(\text{slack}, e^{\text{deviations}\cdot\sigma}),
+             \text{widest}\bigr)^{1 + 4/n}
 
 with :math:`\tilde q` the median of q over a round's replies, :math:`\sigma` the spread of log q
-around it (1.4826 times the median absolute deviation) and n the number of replies.  Each of the
-three is the median over the last rounds, as many as are needed for ``memory`` replies.  Fewer than
-half of the replies cannot move the limit far.  Where clients take equally many steps, σ is small
-and ``slack`` decides, which allows little more than what an honest client could do anyway.  Where
-they do not, the limit widens by itself, as it does where there are few replies.
+around it (1.4826 times the median absolute deviation), each the median over the last rounds, and
+n the number of replies in them.  :math:`\tilde q` follows as many rounds as are needed for
+``memory`` replies; what hardly changes from round to round, :math:`\sigma` and the median of
+counts, follows ``LONG`` times as many (and for counts the power is 1 + 10/n: it takes many
+replies to know sizes that differ much).  Fewer than half of the replies
+cannot move the limit far.  Where clients are alike, σ is small and ``slack`` decides.  Where they
+differ, the limit widens by itself, up to ``widest``.  A quantity whose median is 0 is limited to
+the size of rounding errors.
 
-A delta is measured from the delta of a client without any gradient (``Part.coasting``).  Some
-algorithms mix the last round's direction g_a into every step: otherwise one false reply would
-lengthen every client's delta in the next round, and the limit with it.
+What is measured is what an honest client *can* do:
 
-A second moment is measured as :math:`\sum|\sqrt{\hat v_i}-\sqrt v|` from the v that was sent.  It
-must not fall below v (for AMSGrad; below 0 for Adam), and if it rose too far it is pulled back
-towards v on the scale of the root.  This protects a shared v from a client that sends a huge one,
-which AMSGrad's maximum would never forget.  ``largest_gradient`` adds the box
-:math:`\hat v_i \le \max(v, C^2)`; no C is safe to assume, since honest v̂ of one model differ by
-many orders of magnitude, so it is off by default.
+- Counts (steps, lr_sum and, if replies are weighted by them, examples) have a limit on both
+  sides: the lower one is the median divided by what the upper one is multiplied by.  A client
+  that says it took next to no steps would take its share out of the divisor of g_a.
+- A delta is measured from the delta of a client without any gradient (``Part.coasting``), once
+  as it is and once divided by the client's own lr_sum: a client that trained longer may go
+  further, and one that did not may not.
+- A second moment is measured by its relative rise, :math:`\sum|\sqrt{\hat v_i}-\sqrt v| /
+  \sum\sqrt v` with the v that was sent; a client that took twice the median number of steps may
+  go twice as far.  It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too
+  far it is pulled back towards v on the scale of the root.  In round t the limit is ``rise`` times
+  the median or ``records`` / t, whichever is more, and at most ``records`` / 2.  The second is how
+  a running maximum behaves: its records become rarer as 1/t.  A share that is always allowed would
+  let a patient client multiply v without end, since AMSGrad forgets nothing.  No tensor may rise
+  by more than ``TENSOR`` times the limit of the whole: else all of the rise could be spent on one
+  small layer.
+- What the server sums up over all rounds (SCAFFOLD's c, FedDyn's h) is limited in total: a client
+  has a running account of how much its replies have lengthened the sum, and the account is
+  limited like any other quantity.  A limit on each reply alone would let a small lie add up.
+- An averaged variance (a BatchNorm's ``running_var``) must not be negative.
+
+``clip`` makes the guard a streaming form of centered clipping (Karimireddy, He and Jaggi 2021):
+every delta is cut to ``clip`` times the median distance from the direction of the last round.
+That changes honest replies as well, so it is off by default and part of :meth:`Guard.strict`.
+
+``largest_gradient`` adds the box :math:`\hat v_i \le \max(v, C^2)`; no C is safe to assume, since
+honest v̂ of one model differ by many orders of magnitude, so it is off by default.
 
 Limits follow from earlier rounds alone, so the order of arrival does not matter.  In the first
 round they are set by the first ``calibration`` usable replies in the order of the cohort, not of
-arrival; replies that arrive earlier are held until then.
+arrival; replies are held until then.
 """
 
 from __future__ import annotations
@@ -41,16 +62,34 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...errors import require
 
-__all__ = ["Guard", "History", "Seen"]
+__all__ = ["COUNTS", "DELTA", "Guard", "History", "Limit", "Seen"]
+
+COUNTS = ("steps", "lr_sum", "examples")
+"""The quantities that are limited on both sides and hardly change from round to round."""
+
+DELTA = "delta"
+
+LONG = 10
+"""How much longer the guard remembers what hardly changes from round to round."""
 
 Seen = tuple[float, float, int]
 """Statistics of one quantity in one round: median, spread and number of replies."""
 
 History = dict[str, list[Seen]]
 """The statistics of each quantity in the last rounds."""
+
+
+class Limit(NamedTuple):
+    """The range in which a quantity is not limited, and the range in which it is not rejected."""
+
+    low: float
+    high: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +99,21 @@ class Guard:
     slack: float = 2.0
     """A value up to ``slack`` times the median is never limited."""
     rise: float = 3.0
-    """The same factor for the rise of a second moment, in which honest clients differ more."""
+    """The factor on the median rise of a second moment, in which honest clients differ more."""
+    records: float = 3.0
+    """In round t a second moment may always rise by this share of itself divided by t."""
     deviations: float = 6.0
-    """A value within this many standard deviations on a log scale is never limited."""
+    """A value within this many standard deviations on a log scale is not limited."""
+    widest: float = 30.0
+    """However much clients differ, a value this many times the median is limited."""
     beyond: float = 10.0
     """A reply is rejected if any quantity exceeds ``beyond`` times its limit."""
     memory: int = 10
     """Least number of replies that set the limits; it may take more than the last round."""
-    calibration: int = 5
+    calibration: int = 30
     """Number of replies, first in the cohort's order, that set the limits of the first round."""
+    clip: float | None = None
+    """Cut every delta to this many median distances from the last direction; None cuts none."""
     largest_gradient: float | None = None
     """The bound C of the box around second moments, if it is known."""
 
@@ -77,42 +122,72 @@ class Guard:
             value = getattr(self, name)
             require(value > 1, f"{name} is {value}; it must be above 1")
         require(self.deviations >= 0, f"deviations is {self.deviations}; it must be 0 or positive")
+        require(
+            self.widest >= self.slack,
+            f"widest is {self.widest} and slack is {self.slack}; widest must be at least slack",
+        )
         for name in ("memory", "calibration"):
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; it must be at least 1")
-        require(
-            self.largest_gradient is None or self.largest_gradient > 0,
-            f"largest_gradient is {self.largest_gradient}; it must be positive, or None",
-        )
+        require(self.records >= 0, f"records is {self.records}; it must be 0 or positive")
+        for name in ("clip", "largest_gradient"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"{name} is {value}; it must be positive, or None")
+
+    @classmethod
+    def strict(cls) -> Guard:
+        """Return the settings against clients that collude; they change honest replies, too."""
+        return cls(clip=1.0, widest=2.0, records=1.0)
 
     def remember(self, history: History, seen: Mapping[str, Sequence[float]]) -> History:
         """Return the history after a round in which these quantities were measured."""
         return {
-            name: self._recent([*history.get(name, []), _summary(values)])
+            name: [*self._recent([*history.get(name, []), _summary(values)], LONG * self.memory)]
             for name, values in seen.items()
         }
 
-    def limits(self, history: History, rises: Collection[str] = ()) -> dict[str, float]:
-        """Return the limit of each quantity; ``rises`` names the second moments."""
-        return {name: self._limit(rounds, name in rises) for name, rounds in history.items()}
+    def limits(
+        self, history: History, *, rises: Collection[str] = (), round: int = 0
+    ) -> dict[str, Limit]:
+        """Return the limits of each quantity in a round, counted from 0.
 
-    def _recent(self, rounds: Sequence[Seen]) -> list[Seen]:
-        """Return the last rounds, as many as are needed for ``memory`` replies."""
-        recent: list[Seen] = []
-        for seen in reversed(rounds):
-            recent.insert(0, seen)
-            if sum(count for *_, count in recent) >= self.memory:
-                break
-        return recent
+        ``rises`` names the second moments.
+        """
+        return {
+            name: self._rise(name, rounds, round) if name in rises else self._limit(name, rounds)
+            for name, rounds in history.items()
+        }
 
-    def _limit(self, rounds: Sequence[Seen], rise: bool) -> float:
-        median, spread, count = (statistics.median(column) for column in zip(*rounds, strict=True))
-        if median == 0:
-            return math.inf if not rise else 0.0
-        # Some clients do not raise v at all, so the spread of a rise is meaningless.
-        width = math.log(self.rise) if rise else math.log(self.slack)
-        width = max(width, 0.0 if rise else self.deviations * spread) * (1 + 4 / count)
-        return float(median * math.exp(min(width, 300.0)))
+    def _recent(self, rounds: Sequence[Seen], least: int) -> Sequence[Seen]:
+        """Return the last rounds, as many as are needed for so many replies."""
+        replies = 0
+        for start in reversed(range(len(rounds))):
+            replies += rounds[start][2]
+            if replies >= least:
+                return rounds[start:]
+        return rounds
+
+    def _level(self, name: str, rounds: Sequence[Seen]) -> tuple[float, float]:
+        """Return the median of a quantity, and the power that widens a factor on it."""
+        few, recent = (10, rounds) if name in COUNTS else (4, self._recent(rounds, self.memory))
+        medians, _, counts = zip(*recent, strict=True)
+        return statistics.median(medians), 1 + few / sum(counts)
+
+    def _limit(self, name: str, rounds: Sequence[Seen]) -> Limit:
+        median, power = self._level(name, rounds)
+        spread = statistics.median(spread for _, spread, _ in rounds)
+        factor = max(self.slack, math.exp(min(self.deviations * spread, 300.0)))
+        factor = min(factor, self.widest) ** power
+        high = median * (factor if name != DELTA or self.clip is None else self.clip)
+        low = median / factor if name in COUNTS else 0.0
+        return Limit(low, high, low / self.beyond, median * factor * self.beyond)
+
+    def _rise(self, name: str, rounds: Sequence[Seen], round: int) -> Limit:
+        median, power = self._level(name, rounds)
+        high = median * self.rise**power
+        if round:  # the first rise is from next to nothing
+            high = min(max(high, self.records / (round + 1)), self.records / 2)
+        return Limit(0.0, high, 0.0, high * self.beyond)
 
 
 def _summary(values: Sequence[float]) -> Seen:

@@ -1,14 +1,14 @@
 r"""Measures how far a reply's second moment rose above the one sent, and pulls it back.
 
-The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v|`.  It is on the scale of the root, which
-divides a step.  It sums lengths rather than squares, so that a small rise in every coordinate
-counts as much as a large rise in a few.
+The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v| / \sum\sqrt v`, over all tensors and over
+each.  It is on the scale of the root, which divides a step.  It sums lengths rather than squares,
+so that a small rise in every coordinate counts as much as a large rise in a few.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,7 +23,9 @@ __all__ = ["Rise", "SecondMoment"]
 class Rise(NamedTuple):
     """How far a second moment rose, and whether an element is below the lowest possible value."""
 
-    size: float
+    whole: float
+    tensors: list[float]
+    """The relative rise of each tensor; 0 for one without elements."""
     low: bool
 
 
@@ -35,14 +37,14 @@ class SecondMoment:
         self._sent = sent
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
-        self.size = sum(float(t.sum()) for t in self._root)
-        """The sum of the elements of the root."""
+        self._sizes = [float(t.sum()) for t in self._root]
         self._room = {t.dtype: torch.empty(BLOCK, dtype=t.dtype, device=t.device) for t in sent}
 
     def rise(self, vector: Vector) -> Rise:
-        """Return a reply's rise; its size is not finite if, and only if, an element is not."""
-        size, lowest = 0.0, math.inf
+        """Return a reply's rise; the whole is not finite if, and only if, an element is not."""
+        sizes, lowest = [], math.inf
         for t, floor, root in zip(vector, self._floor, self._root, strict=True):
+            size = 0.0
             flat, floor, root = t.reshape(-1), floor.reshape(-1), root.reshape(-1)
             for start in range(0, flat.numel(), BLOCK):
                 block = slice(start, start + BLOCK)
@@ -52,7 +54,9 @@ class SecondMoment:
                 # The clamp hides -inf from the sum, and min() may hide NaN.
                 size += float(work.sum()) if math.isfinite(low) else math.nan
                 lowest = min(lowest, low)
-        return Rise(size, lowest < 0)
+            sizes.append(size)
+        tensors = [a / b if b else 0.0 for a, b in zip(sizes, self._sizes, strict=True)]
+        return Rise(sum(sizes) / sum(self._sizes), tensors, lowest < 0)
 
     def raised(self, vector: Vector) -> Vector:
         """Return the vector with all elements raised to the floor where they are below it."""
@@ -64,10 +68,15 @@ class SecondMoment:
         inside = all(bool((t <= u).all()) for t, u in zip(vector, top, strict=True))
         return vector if inside else _each(torch.minimum, vector, top)
 
-    def pulled(self, vector: Vector, factor: float) -> Vector:
-        """Return the vector with its rise, on the scale of the root, multiplied by ``factor``."""
-        root = self._root.add(vector.sqrt() - self._root, alpha=factor)
-        return _each(torch.maximum, root * root, self._floor)
+    def pulled(self, vector: Vector, factors: Sequence[float]) -> Vector:
+        """Return the vector with the rise of each tensor's root multiplied by its factor."""
+        tensors = []
+        for t, root, floor, factor in zip(vector, self._root, self._floor, factors, strict=True):
+            if factor < 1:
+                back = torch.lerp(root, t.sqrt(), factor)
+                t = torch.maximum(back * back, floor)
+            tensors.append(t)
+        return Vector(tensors)
 
 
 def _each(operation: Callable[[Tensor, Tensor], Tensor], a: Vector, b: Vector) -> Vector:
