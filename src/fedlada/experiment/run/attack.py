@@ -29,7 +29,7 @@ from .defences import defended
 from .problem import Problem, build, split
 from .provenance import provenance
 
-__all__ = ["ABSENT", "BASELINES", "HONEST", "Cell", "run_cell", "target_of"]
+__all__ = ["ABSENT", "BASELINES", "HONEST", "Cell", "attacked", "run_cell", "target_of"]
 
 HONEST, ABSENT = "none", "absent"
 BASELINES = {
@@ -90,7 +90,7 @@ def run_cell(file: Path, cell: Cell) -> dict[str, object]:
     records: list[RoundRecord] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the guard stepped in")
-        with _simulation(problem, plan, cell) as simulation:
+        with attacked(problem, plan, cell) as simulation:
             records.extend(simulation)
             stamped = _success(simulation, problem, held_out)
     name = f"{config.evaluate.split}_{config.objective(records[-1].metrics).score}"
@@ -129,7 +129,8 @@ def _target(problem: Problem, plan: Plan) -> Target:
     )
 
 
-def _simulation(problem: Problem, plan: Plan, cell: Cell) -> Simulation[ClientData]:
+def attacked(problem: Problem, plan: Plan, cell: Cell) -> Simulation[ClientData]:
+    """Return the federation of a problem under the attack of a cell."""
     return simulate(
         problem.model,
         problem.clients,
