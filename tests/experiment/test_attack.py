@@ -13,8 +13,6 @@ import torch
 from fedlada import (
     ALGORITHMS,
     Failure,
-
-
     Reply,
     Task,
     algorithm,
@@ -198,7 +196,9 @@ def test_lies_about_numbers_leave_the_rest_alone():
 
 def test_the_attack_of_the_first_round_is_over_after_it():
     sight, own = scene(round=0)
-    assert float(ATTACKS["first-round"].lie(sight, own, 100.0).vectors.v_hat.tensors[0].min()) == 1e4
+    assert (
+        float(ATTACKS["first-round"].lie(sight, own, 100.0).vectors.v_hat.tensors[0].min()) == 1e4
+    )
     sight, own = scene(round=1)
     assert ATTACKS["first-round"].lie(sight, own, 100.0) is own
 

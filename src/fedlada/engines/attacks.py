@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-
 from ..algorithms import Algorithm, Vector, Vectors
 from ..protocol.federated import BUFFERS
 from ..protocol.messages import Reply
@@ -82,9 +81,7 @@ NEEDS: dict[str, tuple[Callable[[Target], bool], str]] = {
 
 def _delta(make: Callable[[Sight, Reply, float], Vector]) -> Lie:
     """Return the lie that replaces the delta alone."""
-    return lambda s, own, strength: replace(
-        own, vectors=changed(own, delta=make(s, own, strength))
-    )
+    return lambda s, own, strength: replace(own, vectors=changed(own, delta=make(s, own, strength)))
 
 
 def _away(direction: Callable[[Sight, Reply], Vector]) -> Lie:
@@ -210,9 +207,7 @@ ATTACKS: dict[str, Attack] = {
         _away(lambda s, own: (s.mean - s.base) * -1.0),
         5.0,
     ),
-    "inner-product": Attack(
-        "the negative honest mean", _delta(lambda s, own, k: s.mean * -k), 1.0
-    ),
+    "inner-product": Attack("the negative honest mean", _delta(lambda s, own, k: s.mean * -k), 1.0),
     "alie": Attack(
         "1.5 standard deviations below the honest mean in every coordinate", _delta(_alie), 1.5
     ),

@@ -86,9 +86,7 @@ class Hostile:
         if self._attack is None:
             for client in (c for c in cohort if c in self._colluders):
                 yield Failure(client=client, reason="left out", reached=False)
-            yield from self._engine.exchange(
-                task, [c for c in cohort if c not in self._colluders]
-            )
+            yield from self._engine.exchange(task, [c for c in cohort if c not in self._colluders])
             return
         replies = list(self._engine.exchange(task, cohort))
         false = [r for r in replies if isinstance(r, Reply) and r.client in self._colluders]

@@ -154,9 +154,7 @@ def _tell(directory: AttackDirectory, config: Experiment, found: Wanted, last: i
     result = worst(lines)
     console.print(as_table(result))
     (directory.path / "attacks.csv").write_text(as_csv(result))
-    written = attack_report(
-        result, config, skipped=found.skipped, out=directory.path, last=last
-    )
+    written = attack_report(result, config, skipped=found.skipped, out=directory.path, last=last)
     for path in (directory.path / "attacks.csv", *written):
         _say(f"written to {path}")
 

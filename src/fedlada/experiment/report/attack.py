@@ -54,18 +54,24 @@ def attack_report(
 
 def _sections(found: Sequence[Damage], skipped: Mapping[str, str]) -> list[Section]:
     try:
-        picture: list[Block] = [figure for share in shares_of(found) for figure in _figure(found, share)]
+        picture: list[Block] = [
+            figure for share in shares_of(found) for figure in _figure(found, share)
+        ]
     except MissingExtra as error:
         picture = [Text(f"Not drawn: {error}", warns=True)]
     attacks = list(dict.fromkeys(one.attack for one in found))
     about = {**BASELINES, **{name: attack.about for name, attack in ATTACKS.items()}}
     return [
-        Section("Damage", [*_worst(found), *(_damage(found, s) for s in shares_of(found)), *picture]),
+        Section(
+            "Damage", [*_worst(found), *(_damage(found, s) for s in shares_of(found)), *picture]
+        ),
         Section("What else was seen", [_details(found, share) for share in shares_of(found)]),
         Section("The attacks", [Points(tuple(f"`{name}`: {about[name]}." for name in attacks))]),
         Section(
             "Not applicable",
-            [Points(tuple(f"`{name}`: {why}." for name, why in skipped.items()))] if skipped else [],
+            [Points(tuple(f"`{name}`: {why}." for name, why in skipped.items()))]
+            if skipped
+            else [],
         ),
         Section("How to repeat it", [_command(found)]),
     ]

@@ -23,7 +23,7 @@ from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..config.reading import dump, read
 from .attack import ABSENT, BASELINES, HONEST, Cell, run_cell
-from .defences import DEFENCES, unfit
+from .defences import unfit
 from .sweep import PRELOADED, end_with_parent
 
 __all__ = ["AttackDirectory", "Line", "Wanted", "chosen", "wanted"]
