@@ -79,7 +79,7 @@ def attack(
     found = wanted(
         config,
         target_of(config),
-        attacks=chosen(attacks or (), ATTACKS | BASELINES, "attack"),
+        attacks=chosen(attacks or (), {**ATTACKS, **BASELINES}, "attack"),
         defences=chosen(defences or (), DEFENCES, "defence"),
         shares=list(dict.fromkeys(share or [0.1])),
         seeds=[int(n) for n in _numbers(seeds, "--seeds")] or [config.federation.seed],

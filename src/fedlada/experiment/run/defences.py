@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from ...server.guard import Guard
 from ...server.mean import Mean
-from ...server.plan import Plan
+from ...server.plan import Plan, PlanSettings
 
 __all__ = ["DEFENCES", "defended", "unfit"]
 
-DEFENCES: dict[str, Mapping[str, object]] = {
+DEFENCES: dict[str, PlanSettings] = {
     "none": {"guard": "off", "aggregator": "mean"},
     "default": {},
-    **({"strict": {"guard": "strict"}} if hasattr(Guard, "strict") else {}),
     "trimmed-mean": {"aggregator": "trimmed-mean"},
     "coordinate-median": {"aggregator": "coordinate-median"},
     "centered-clipping": {"aggregator": "centered-clipping"},
 }
 """What each defence changes in the plan of the file; ``default`` is the file's own."""
+if hasattr(Guard, "strict"):
+    DEFENCES["strict"] = {"guard": "strict"}
 
 
 def defended(plan: Plan, defence: str) -> Plan:
     """Return the plan with a defence."""
-    return Plan.of(**{**plan.settings(), **DEFENCES[defence]})  # type: ignore[typeddict-item]
+    settings = plan.settings()
+    settings.update(DEFENCES[defence])
+    return Plan.of(**settings)
 
 
 def unfit(plan: Plan, defence: str) -> str | None:
