@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 import fedlada
@@ -14,7 +15,7 @@ from ..config.experiment import Experiment
 from ..results.damage import Damage, rows_of, shares_of
 from ..run.attack import BASELINES
 from .blocks import Block, Code, Figure, Points, Section, Table, Text
-from .heat_map import heat_map
+from .heat_map import heat_map, lost
 from .html import html
 from .markdown import FIGURES, markdown
 from .style import alone
@@ -83,17 +84,15 @@ def _worst(found: Sequence[Damage]) -> list[Block]:
     for share in shares_of(found):
         for defence in dict.fromkeys(one.defence for one in found):
             own = [
-                (one.damage.mean, one.attack)
+                one
                 for one in found
-                if (one.share, one.defence) == (share, defence)
-                and one.damage is not None
-                and one.attack not in BASELINES
+                if (one.share, one.defence) == (share, defence) and one.attack not in BASELINES
             ]
             if own:
-                points_lost, name = max(own)
-                lost = f"{points_lost:.1f}".replace("-", "−")
+                one = max(own, key=lambda d: inf if d.damage is None else d.damage.mean)
                 points.append(
-                    f"{share:.0%} colluding against {defence}: {name} costs most, {lost} points."
+                    f"{100 * share:g} % colluding against {defence}: {one.attack} costs most,"
+                    f" {lost(one)} points."
                 )
     return [Points(tuple(points))] if points else []
 
@@ -101,7 +100,7 @@ def _worst(found: Sequence[Damage]) -> list[Block]:
 def _damage(found: Sequence[Damage], share: float) -> Table:
     defences, rows = rows_of(found, share)
     return Table(
-        caption=f"{share:.0%} of the clients collude: points lost",
+        caption=f"{100 * share:g} % of the clients collude: points lost",
         columns=("attack", *defences),
         rows=tuple((attack, *cells) for attack, cells in rows.items()),
         note=NOTE,
@@ -131,7 +130,7 @@ def _details(found: Sequence[Damage], share: float) -> Table:
         )
     named = (*(f"median √{name}" for name in roots), *(f"norm of {name}" for name in norms))
     return Table(
-        caption=f"{share:.0%} of the clients collude: all numbers",
+        caption=f"{100 * share:g} % of the clients collude: all numbers",
         columns=(
             *("attack", "defence", "strength", "score, %"),
             *("limited", "rejected", "stamped, %", *named),
@@ -148,12 +147,13 @@ def _figure(found: Sequence[Damage], share: float) -> list[Figure]:
     attacked = [one for one in found if one.share == share and one.attack not in BASELINES]
     if not any(one.damage for one in attacked):
         return []
-    title = f"Points lost with {share:.0%} colluding"
+    title = f"Points lost with {100 * share:g} % colluding"
+    alt = f"{title}: " + ", ".join(f"{d.attack} under {d.defence} {lost(d)}" for d in attacked)
     return [
         Figure(
             name=f"attacks-{100 * share:g}",
-            svg=heat_map(attacked, title),
-            alt=title,
+            svg=heat_map(attacked, title, alt),
+            alt=alt,
             caption=f"{title}: the stronger the colour, the more an attack (row) costs under a"
             " defence (column), beyond leaving the colluders out. Blue: the score was higher.",
         )

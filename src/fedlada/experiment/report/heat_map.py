@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..results.damage import Damage
 from .figures import WIDTH, new_figure, styled, svg_of
 from .labels import SIZE
 from .style import GRID, HALO, INK, MUTED, colour
 
-__all__ = ["heat_map"]
+__all__ = ["heat_map", "lost"]
 
 ROW, TOP, LETTER = 0.27, 0.75, 0.075  # inches: of a row, above the rows, of a letter
 FULL = 30.0  # points lost that have the full colour
@@ -17,7 +18,7 @@ STRONGEST = 0.8  # the opacity of the full colour, through which numbers can be 
 BETTER, WORSE = colour(0), colour(1)
 
 
-def heat_map(found: Sequence[Damage], title: str) -> str:
+def heat_map(found: Sequence[Damage], title: str, alt: str) -> str:
     """Draw the damage of each attack under each defence and return the figure as SVG."""
     from matplotlib.patches import Rectangle
 
@@ -39,8 +40,7 @@ def heat_map(found: Sequence[Damage], title: str) -> str:
             field = Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, linewidth=0)
             field.set(facecolor=ink, alpha=STRONGEST * share)
             axes.add_patch(field)
-            text = "diverged" if mean is None else f"{mean + 0.0:.1f}".replace("-", "−")
-            number = axes.text(across, down, text, ha="center", va="center", color=INK)
+            number = axes.text(across, down, lost(one), ha="center", va="center", color=INK)
             number.set_gid(f"{HALO}{place}")
         axes.set_xticks(range(len(defences)), defences)
         axes.set_yticks(range(len(attacks)), attacks)
@@ -50,4 +50,9 @@ def heat_map(found: Sequence[Damage], title: str) -> str:
         for spine in axes.spines.values():
             spine.set(visible=True, color=GRID, linewidth=0.7)
         axes.set_title(title, loc="left", pad=24, fontsize=SIZE + 0.5, fontweight="bold", x=0)
-        return svg_of(figure, title)
+        return svg_of(figure, alt)
+
+
+def lost(one: Damage) -> str:
+    """Return the points lost as text."""
+    return "diverged" if one.damage is None else replace(one.damage, count=1).text()

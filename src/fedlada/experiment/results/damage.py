@@ -168,7 +168,7 @@ def as_csv(found: Sequence[Damage]) -> str:
 
 def _table(found: Sequence[Damage], share: float) -> Table:
     defences, rows = rows_of(found, share)
-    title = f"{share:.0%} of the clients collude: points lost"
+    title = f"{100 * share:g} % of the clients collude: points lost"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.add_column("attack", no_wrap=True)
     for defence in defences:

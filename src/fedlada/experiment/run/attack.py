@@ -52,7 +52,8 @@ class Cell:
 
     def __str__(self) -> str:
         strength = "" if self.strength is None else f" x {self.strength:g}"
-        return f"{self.attack}{strength}, {self.defence}, {self.share:.0%}, seed {self.seed}"
+        share = f"{100 * self.share:g} %, " if self.share else ""
+        return f"{self.attack}{strength}, {self.defence}, {share}seed {self.seed}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,18 @@ from ...server.plan import Plan, PlanSettings
 
 __all__ = ["DEFENCES", "defended", "unfit"]
 
+STRICT: dict[str, PlanSettings] = (
+    {"strict": {"guard": "strict"}} if hasattr(Guard, "strict") else {}
+)
 DEFENCES: dict[str, PlanSettings] = {
     "none": {"guard": "off", "aggregator": "mean"},
     "default": {},
+    **STRICT,
     "trimmed-mean": {"aggregator": "trimmed-mean"},
     "coordinate-median": {"aggregator": "coordinate-median"},
     "centered-clipping": {"aggregator": "centered-clipping"},
 }
 """What each defence changes in the plan of the file; ``default`` is the file's own."""
-if hasattr(Guard, "strict"):
-    DEFENCES["strict"] = {"guard": "strict"}
 
 
 def defended(plan: Plan, defence: str) -> Plan:
