@@ -42,10 +42,11 @@ def main() -> None:
         seeds=options.seeds,
     )
     directory = AttackDirectory(options.out)
-    directory.prepare(config)
-    lines = directory.finish(
-        found.cells, jobs=options.jobs, watch=lambda cell, line: print(cell, flush=True)
-    )
+    with directory.held():
+        directory.prepare(config)
+        lines = directory.finish(
+            found.cells, jobs=options.jobs, watch=lambda cell, line: print(cell, flush=True)
+        )
     costs = worst(damages({cell: lines[cell] for cell in found.cells}, last=5))
     figures = {one.attack: one.damage.mean for one in costs if one.attack not in BASELINES}
     measure.finish(options, figures, goal=GOAL, what=f"attacks, {options.defence}: points lost")

@@ -515,6 +515,14 @@ def test_a_stopped_attack_goes_on_and_a_finished_one_does_nothing(whole, place, 
     assert stripped(out) == stripped(whole)
 
 
+def test_two_commands_in_one_directory_are_refused(place, tmp_path):
+    with (
+        AttackDirectory(tmp_path / "out").held(),
+        pytest.raises(SystemExit, match="another process is running in"),
+    ):
+        attack(place / "fedlada.toml", tmp_path / "out")
+
+
 def test_two_processes_give_the_same_cells(whole, place, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         attack(place / "fedlada.toml", tmp_path / "out", jobs="2")

@@ -86,9 +86,10 @@ def attack(
         strengths=_numbers(strengths, "--strengths"),
     )
     directory = AttackDirectory(out or Path("runs") / f"attack-{config.name}")
-    directory.prepare(config)
-    _run(directory, found, jobs=jobs)
-    _tell(directory, config, found, last)
+    with directory.held():
+        directory.prepare(config)
+        _run(directory, found, jobs=jobs)
+        _tell(directory, config, found, last)
 
 
 def _config(file: Path, changes: list[str]) -> Experiment:

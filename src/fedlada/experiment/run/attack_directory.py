@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from ...atomic import write
 from ...engines.attacks import ATTACKS, Target
 from ...errors import ExperimentError, nearest
+from ...server.lock import DirectoryLock
 from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..config.reading import dump, read
@@ -119,6 +121,16 @@ class AttackDirectory:
                     )
         self.path.mkdir(parents=True, exist_ok=True)
         write(self.config_file, dump(config).encode())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the directory, so that no other command writes to it at the same time."""
+        lock = DirectoryLock(self.path)
+        lock.take(hand_over=False)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def lines(self) -> dict[Cell, Line]:
         """Return the lines of the finished cells; an incomplete last line is left out."""
