@@ -493,7 +493,7 @@ def test_the_command_leaves_cells_tables_and_a_page(whole):
     assert page.count("<svg") == 1
     assert "Points lost" in page
     svg = (whole / "figures" / "attacks-20.svg").read_text()
-    assert svg.count("scaling") == 1
+    assert svg.count(">scaling<") == 1
     assert (whole / "attacks.csv").read_text().count("\n") == 5
 
 

@@ -171,7 +171,8 @@ def _lead(found: Sequence[Damage], config: Experiment, last: int) -> str:
     seeds = max(len(one.lines) for one in found)
     attacks = {one.attack for one in found} - {*BASELINES}
     measure = config.objective([found[0].lines[0]["metric"]]).title
-    late = "evaluation" if last == 1 else f"{last} evaluations"
+    count = min(last, len(found[0].lines[0]["curve"]))
+    late = "evaluation" if count == 1 else f"{count} evaluations"
     return (
         f"{config.title} on {config.data.dataset}, {config.federation.rounds} rounds;"
         f" {len(attacks)} attack{'s' * (len(attacks) != 1)}, {seeds} seed{'s' * (seeds != 1)};"
