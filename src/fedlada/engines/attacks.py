@@ -250,7 +250,7 @@ ATTACKS: dict[str, Attack] = {
     "ratchet": Attack(
         "second moments rise in proportion, within the limit, in every round",
         _moments(_in_proportion),
-        1.0,
+        0.99,
         "moment",
     ),
     "lr-sum": Attack("an honest delta, said to be that of one tiny step", _said_less(1e-12)),
