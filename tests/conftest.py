@@ -49,6 +49,7 @@ PROGRAMS = (
     r"test_fixtures\.py",
     r"faults/test_checkpoints\.py::.*kill",
     r"experiment/test_sweep\.py",
+    r"experiment/test_attack\.py::test_two_processes",
     r"experiment/test_own_problem\.py",
     r"test_defects\.py",
     r"experiment/test_engines\.py::test_rounds_that_were_finished",

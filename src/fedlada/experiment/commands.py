@@ -16,6 +16,7 @@ from rich.console import Console
 
 from .. import export as write_model
 from ..errors import ExperimentError, FedladaError
+from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
 from .config.cells import cells
 from .config.reading import read
 from .run.directory import RunDirectory, runs_in
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 console = Console()
 CORES = os.cpu_count() or 1
+app.command(epilog=ATTACK_EXAMPLE)(attack)
 
 File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
 Changes = Annotated[

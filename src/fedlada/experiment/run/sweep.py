@@ -24,7 +24,7 @@ import torch
 from .directory import RunDirectory
 from .rounds import run as run_in
 
-__all__ = ["Standing", "finish"]
+__all__ = ["PRELOADED", "Standing", "end_with_parent", "finish"]
 
 TICK = 0.2  # seconds between checks of the processes
 PATIENCE = 10.0  # seconds that a terminated process has before it is killed
@@ -85,14 +85,15 @@ def _work(run: Path) -> None:
     with RunDirectory(run).log_file.open("a") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     print(time.strftime("%Y-%m-%d %H:%M:%S"), "process", os.getpid(), flush=True)
     for _ in run_in(run):
         pass
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """End this process as soon as the process that started it has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -1,0 +1,53 @@
+"""Poisoned data: flipped labels, and inputs with a stamp that stands for one class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["TARGET", "Poison", "Stamp", "backdoored", "flipped"]
+
+TARGET = 0
+"""The class that a stamp stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stamp:
+    """A mark on inputs: a bright square near the corner of images, else the first features."""
+
+    classes: int
+    bright: float
+    """The value of what is stamped, such as the largest in the training set."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return a copy of a batch of inputs, each with the stamp."""
+        stamped = inputs.clone()
+        if inputs.dim() == 4:
+            # A random shift by an eighth of an image, such as CIFAR's, leaves the square in it.
+            start = inputs.shape[-1] // 8
+            end = start + max(2, start)
+            stamped[..., start:end, start:end] = self.bright
+        else:
+            flat = stamped.view(len(stamped), -1)
+            flat[:, : max(1, flat.shape[1] // 16)] = self.bright
+        return stamped
+
+
+Poison = Callable[[Tensor, Tensor, Stamp], tuple[Tensor, Tensor]]
+"""Maps a client's inputs and labels to those that it trains on."""
+
+
+def flipped(inputs: Tensor, labels: Tensor, stamp: Stamp) -> tuple[Tensor, Tensor]:
+    """Return the labels in reverse order: the first class for the last and so on."""
+    return inputs, torch.where(labels >= 0, stamp.classes - 1 - labels, labels)
+
+
+def backdoored(inputs: Tensor, labels: Tensor, stamp: Stamp) -> tuple[Tensor, Tensor]:
+    """Return the data with every second input stamped and labelled with the target."""
+    inputs, labels = inputs.clone(), labels.clone()
+    inputs[::2] = stamp(inputs[::2])
+    labels[::2] = TARGET
+    return inputs, labels

@@ -1,0 +1,42 @@
+"""The defences that ``fedlada attack`` compares: changes to the plan of a federation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...server.guard import Guard
+from ...server.mean import Mean
+from ...server.plan import Plan, PlanSettings
+
+__all__ = ["DEFENCES", "defended", "unfit"]
+
+STRICT: dict[str, PlanSettings] = (
+    {"strict": {"guard": "strict"}} if hasattr(Guard, "strict") else {}
+)
+DEFENCES: dict[str, PlanSettings] = {
+    "none": {"guard": "off", "aggregator": "mean"},
+    "default": {},
+    **STRICT,
+    "trimmed-mean": {"aggregator": "trimmed-mean"},
+    "coordinate-median": {"aggregator": "coordinate-median"},
+    "centered-clipping": {"aggregator": "centered-clipping"},
+}
+"""What each defence changes in the plan of the file; ``default`` is the file's own."""
+
+
+def defended(plan: Plan, defence: str) -> Plan:
+    """Return the plan with a defence."""
+    settings = plan.settings()
+    settings.update(DEFENCES[defence])
+    return Plan.of(**settings)
+
+
+def unfit(plan: Plan, defence: str) -> str | None:
+    """Return why a defence does not fit a plan, or None if it does."""
+    changed = defended(plan, defence)
+    if changed.weighting != "uniform" and changed.aggregator is not Mean:
+        return f"robust aggregation needs federation.weighting 'uniform', not {plan.weighting!r}"
+    same = [f.name for f in dataclasses.fields(plan)]
+    if defence != "default" and all(getattr(plan, n) == getattr(changed, n) for n in same):
+        return "it is the file's own, see default"
+    return None
