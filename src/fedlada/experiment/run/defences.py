@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...server.guard import Guard
 from ...server.mean import Mean
 from ...server.plan import Plan, PlanSettings
 
 __all__ = ["DEFENCES", "defended", "unfit"]
 
-STRICT: dict[str, PlanSettings] = (
-    {"strict": {"guard": "strict"}} if hasattr(Guard, "strict") else {}
-)
 DEFENCES: dict[str, PlanSettings] = {
     "none": {"guard": "off", "aggregator": "mean"},
     "default": {},
-    **STRICT,
+    "strict": {"guard": "strict"},
     "trimmed-mean": {"aggregator": "trimmed-mean"},
     "coordinate-median": {"aggregator": "coordinate-median"},
     "centered-clipping": {"aggregator": "centered-clipping"},
