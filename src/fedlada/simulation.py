@@ -65,13 +65,17 @@ class Simulation(Generic[D]):
         return self._server.model()
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
-        yield from federate(
-            self.plan,
-            engine,
-            self.state,
-            evaluate=self._server.evaluation(evaluate),
-            save=self._server.save,
-        )
+        try:
+            yield from federate(
+                self.plan,
+                engine,
+                self.state,
+                evaluate=self._server.evaluation(evaluate),
+                save=self._server.save,
+            )
+        except Exception:
+            self.close()
+            raise
         self.close()
 
 

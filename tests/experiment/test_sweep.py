@@ -195,3 +195,18 @@ def test_partition_draws_who_holds_what(swept, tmp_path):
 def test_every_help_has_an_example(name, capsys):
     command(name, "--help")
     assert "Example: fedlada" in capsys.readouterr().out
+
+
+def test_a_run_of_which_no_round_was_applied_fails_and_the_others_are_done(tmp_path, capsys):
+    text = FILE.partition("[sweep]")[0] + "[sweep]\nfederation.minimum = [1, 4]\n"
+    (tmp_path / "file.toml").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(("sweep", f"{tmp_path}/file.toml", "--out", f"{tmp_path}/out", "--jobs", "2"))
+    assert "1 of 2 runs failed" in str(ended.value.code)
+    good, bad = (RunDirectory(tmp_path / "out" / f"fedlada-minimum{n}") for n in (1, 4))
+    assert (good.finished(), bad.finished()) == (True, False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "none of 6 rounds changed the model" in printed
+    with pytest.raises(SystemExit) as ended:
+        main(("resume", str(bad.path)))
+    assert "none of 6 rounds changed the model" in str(ended.value.code)

@@ -24,6 +24,12 @@ class ServerState:
     """The run's name, the same before and after it is resumed."""
     last_accepted: dict[int, int] = field(default_factory=dict)
     """The round of the last accepted reply of each client, if clients keep vectors."""
+    contributed: dict[int, float] = field(default_factory=dict)
+    """What each client has contributed so far, where that is limited; 0 if it is not there."""
+    changed: set[int] = field(default_factory=set)
+    """The clients whose entries in these two changed since the last checkpoint."""
+    metric_names: list[str] = field(default_factory=list)
+    """The names of the clients' metrics that are on record."""
     history: History = field(default_factory=dict)
     """The guard's statistics of recent rounds."""
     resumable_from: int | None = None
