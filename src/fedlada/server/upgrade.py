@@ -1,11 +1,15 @@
-"""Converts checkpoints of earlier versions to the current format.
+"""Converts checkpoints and records of earlier versions to the current format.
 
 Format 1 (0.2.0) named an algorithm by the classes of its chain and the plain mean by its import
-path, used other names for some values, and used other keys on Flower than in process.
+path, used other names for some values, and used other keys on Flower than in process.  Until
+format 2 the manifest held every client's last accepted round, a record did not keep the clients'
+metrics apart from those of the server, and of some values of a configuration only the type was
+kept.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,19 +18,67 @@ from .fingerprint import describe
 from .robust import AGGREGATORS
 from .sampling import FixedSize
 
-__all__ = ["FORMAT", "upgraded"]
+__all__ = ["FORMAT", "as_saved", "upgraded", "upgraded_record"]
 
-FORMAT = 2
+FORMAT = 3
+
+EXACT = 3
+"""The first format whose configuration tells all values apart."""
 
 
 def upgraded(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest in the current format."""
-    if manifest["format"] != 1:
-        return dict(manifest)
+    found = dict(manifest)
+    if found["format"] == 1:
+        found = _from_1(found)
+    if found["format"] == 2:
+        found |= {"format": 3, "ledger": None, "record": upgraded_record(found["record"])}
+    return found
+
+
+def upgraded_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's record in which the clients' metrics have a table of their own.
+
+    Clients reported the metrics that have a spread.
+    """
+    if "client_metrics" in record:
+        return dict(record)
+    both, spread = record["metrics"], record.get("spread", {})
+    return {
+        **record,
+        "metrics": {name: value for name, value in both.items() if name not in spread},
+        "client_metrics": {name: value for name, value in both.items() if name in spread},
+    }
+
+
+def as_saved(now: Any, then: Any, format: int) -> Any:
+    """Return what an earlier format kept of a configuration, if it kept ``then``.
+
+    Of a tensor it kept the hash without type and shape, of other values only the type; a run that
+    began before can thus be resumed, and its next checkpoint tells more.
+    """
+    if format >= EXACT:
+        return now
+    if isinstance(now, dict) and isinstance(then, dict):
+        return {key: as_saved(now[key], then.get(key, now[key]), format) for key in now}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [as_saved(one, other, format) for one, other in zip(now, then, strict=True)]
+    if not isinstance(then, str):
+        return now
+    tensor = isinstance(now, str) and now.startswith("tensor ") and now.endswith(f" {then}")
+    module = isinstance(now, dict) and now.get("is") == then
+    return then if tensor or module or _TYPE.match(then) else now
+
+
+_TYPE = re.compile(r"numpy\.|builtins\.(set|frozenset)$|functools\.partial$|torch\.device$")
+"""The types of which only the name was kept."""
+
+
+def _from_1(manifest: dict[str, Any]) -> dict[str, Any]:
     history = {_RENAMED.get(name, name): seen for name, seen in manifest["history"].items()}
     return {
         **manifest,
-        "format": FORMAT,
+        "format": 2,
         "last_accepted": manifest["last"],
         "history": history,
         "config": _config(manifest["config"]),
