@@ -113,7 +113,7 @@ def simulate(
 
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
-    ...     print(record.round, record.metrics)
+    ...     print(record.round, record.client_metrics)
     """
     plan.setdefault("sampling", FixedSize(min(10, len(data))))
     chosen = Plan.of(**plan)

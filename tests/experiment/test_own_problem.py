@@ -50,7 +50,8 @@ def test_it_learns_what_can_be_known(done):
     scores = [record["metrics"]["test_r2"] for record in records(done)]
     assert scores[0] < 0.3
     assert scores[-1] > 0.85
-    assert set(records(done)[0]["metrics"]) == {"loss", "test_days", "test_r2"}
+    assert set(records(done)[0]["metrics"]) == {"test_days", "test_r2"}
+    assert set(records(done)[0]["client_metrics"]) == {"loss"}
 
 
 def test_its_correction_takes_part(done):

@@ -45,8 +45,9 @@ def write(directory, algorithm, seed, accuracies, *, rounds=3, incidents=None, *
     RunDirectory(directory).prepare(experiment(flat | keys, source="test"))
     lines = []
     for number, accuracy in enumerate(accuracies, 1):
-        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy, "loss": 1 / number}
+        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy}
         record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
+        record["client_metrics"] = {"loss": 1 / number}
         record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}
         lines.append(json.dumps(record | (incidents or {} if number == 2 else {})) + "\n")
     (directory / "records.jsonl").write_text("".join(lines))

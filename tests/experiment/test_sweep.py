@@ -120,7 +120,9 @@ def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
 def test_a_directory_of_runs_is_one_frame(swept):
     data = frame([swept / "out"])
     assert len(data) == len(runs_in(swept / "out")) * 6
-    assert {"settings.lr", "federation.seed", "loss", "drift", "rejected"} <= set(data.columns)
+    assert {"settings.lr", "federation.seed", "client_loss", "drift", "rejected"} <= set(
+        data.columns
+    )
     assert set(data["variant"]) == {"fedavg lr=0.001", "fedavg lr=0.2", "fedlada"}
     assert data["accuracy"].to_list() == data["validation_accuracy"].to_list()
     one = data.filter(pl.col("run") == "fedlada-lr0.01-seed1")

@@ -1,15 +1,22 @@
 """What broke when it was attacked, and fits into no other file: it does not break again."""
 
+import json
 import warnings
+from dataclasses import asdict, replace
+from math import isfinite
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from fedlada import LocalTraining, simulate
+from fedlada import Checkpoints, FedladaError, Guard, LocalTraining, simulate
 from fedlada.data import ClientData
 from fedlada.engines.faulty import Faulty
+from fedlada.experiment.config.keys import flatten
+from fedlada.experiment.run.tracking import parsed
 from fedlada.server.loop import NothingApplied
+from fedlada.server.record import NAMES_PER_ROUND, NAMES_PER_RUN
 
 CLIENTS = 6
 
@@ -87,3 +94,109 @@ def test_on_flower_such_a_run_ends_with_the_same_error(tmp_path):
     for _ in range(2):  # it does not become a success when it is started again
         with pytest.raises(NothingApplied, match="none of 2 rounds changed the model"):
             run_server(MemoryGrid(app, nodes=2), config, lambda: nn.Linear(8, 3))
+
+
+class Via:
+    """An engine whose replies pass through a function."""
+
+    def __init__(self, change, *, algorithm="fedavg"):
+        from fedlada import InProcess, algorithm as named
+
+        train = LocalTraining(steps=2, batch_size=10)
+        self._engine = InProcess(named(algorithm), nn.Linear(8, 3), clients(), train)
+        self._change, self.clients = change, self._engine.clients
+        self.keeps, self.commit = self._engine.keeps, self._engine.commit
+
+    def exchange(self, task, cohort):
+        for reply in self._engine.exchange(task, cohort):
+            yield self._change(task, reply)
+
+
+def told(**metrics):
+    """Every client says this, beside what it says honestly."""
+    return Via(lambda task, reply: replace(reply, metrics={**reply.metrics, **metrics}))
+
+
+def through(engine, **settings):
+    return silently(start(engine=engine, algorithm="fedavg", **settings))
+
+
+def test_a_client_cannot_put_an_accuracy_of_the_server_on_record(tmp_path):
+    records = through(
+        told(test_accuracy=9.0),
+        rounds=6,
+        evaluate=lambda model: {"test_accuracy": 0.5},
+        evaluate_every=3,
+        directory=tmp_path,
+    )
+    assert [record.metrics.get("test_accuracy") for record in records] == [None, None, 0.5] * 2
+    assert {record.client_metrics["test_accuracy"] for record in records} == {9.0}
+    saved = Checkpoints(tmp_path).latest().record
+    assert saved == records[-1]
+
+
+def test_no_column_and_no_tracked_name_of_the_server_can_be_taken_by_a_client():
+    from fedlada.experiment.results.frames import _numbers
+    from fedlada.experiment.run.adapters import _scalars
+
+    (record, *_) = through(told(test_accuracy=9.0, score=9.0), evaluate=lambda _: {"test_loss": 1})
+    for names in (_scalars(record), _numbers(flatten(asdict(record)))):
+        assert {"test_loss", "client_loss", "client_test_accuracy", "client_score"} <= names.keys()
+        assert not {"test_accuracy", "score", "loss"} & names.keys()
+
+
+def test_seconds_that_clients_claim_stay_finite():
+    engine = Via(lambda task, reply: replace(reply, seconds=1e308))
+    for guard in (Guard(), None):
+        assert all(isfinite(r.local_seconds) for r in through(engine, guard=guard))
+
+
+def test_names_of_metrics_are_bounded_in_a_round_and_in_a_run_and_common_ones_stay():
+    def babble(task, reply):
+        new = {f"{task.round} {reply.client} {i}": 1.0 for i in range(90)}
+        return replace(reply, metrics={**reply.metrics, **new})
+
+    run = start(engine=Via(babble), algorithm="fedavg", rounds=30, sampling=6)
+    records = silently(run)
+    for record in records:
+        assert len(record.client_metrics) <= NAMES_PER_ROUND
+        assert record.client_metrics.keys() == record.spread.keys()
+        assert "loss" in record.client_metrics
+        assert record.limited["number of metrics"] > 0
+    names = {name for record in records for name in record.client_metrics}
+    assert names == set(run.state.metric_names)
+    assert len(names) <= NAMES_PER_RUN
+
+
+def test_the_names_on_record_are_those_of_the_run_undisturbed_after_it_is_resumed(tmp_path):
+    def babble(task, reply):
+        return replace(reply, metrics={f"{task.round} {reply.client} {i}": 1.0 for i in range(90)})
+
+    def run(directory, rounds):
+        made = start(directory, engine=Via(babble), algorithm="fedavg", rounds=rounds, sampling=6)
+        return [record.client_metrics for record in silently(made)]
+
+    whole = run(tmp_path / "whole", 12)
+    assert run(tmp_path / "parts", 7) + run(tmp_path / "parts", 12) == whole
+
+
+@pytest.mark.parametrize("name", ["loss\nround 7: accuracy", "\x1b[2J", "n" * 101])
+def test_a_name_that_would_leave_its_line_is_refused_in_process_too(name):
+    with pytest.raises(NothingApplied, match="wrong name of a metric 12x"):
+        through(told(**{name: 1.0}))
+
+    def train(model, data, optimizer):
+        LocalTraining(steps=1)(model, data, optimizer)
+        return {name: 1.0}
+
+    with pytest.raises(FedladaError, match=r"calls a metric .* that can be printed"):
+        simulate(nn.Linear(8, 3), clients(), train=train, rounds=1, sampling=2).run()
+
+
+def test_records_of_0_2_0_have_their_metrics_in_two_tables():
+    old = Path(__file__).parents[1] / "fixtures/v0_2_0/run-scaffold.jsonl"
+    for line in old.read_text().splitlines():
+        before, after = json.loads(line)["metrics"], parsed(line)
+        assert after.metrics.keys() == {"test_loss", "test_accuracy"}
+        assert after.client_metrics.keys() == {"loss"} == after.spread.keys()
+        assert {**after.metrics, **after.client_metrics} == before

@@ -183,7 +183,7 @@ def test_a_metric_that_is_no_number_costs_the_metric_and_not_the_reply(value):
     with pytest.warns(UserWarning, match="limited metrics not finite 12x"):
         (record,) = fed.run(1)
     assert record.accepted == CLIENTS
-    assert set(record.metrics) == {"loss"}
+    assert set(record.client_metrics) == {"loss"}
 
 
 def test_the_user_is_told_at_the_end_what_was_turned_away():

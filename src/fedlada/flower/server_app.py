@@ -164,12 +164,13 @@ def _with_the_nodes_there(plan: Plan) -> Plan:
 
 
 def progress(record: RoundRecord, rounds: int, left: float) -> str:
-    """Return a line: ``round 3/20: 10 of 10 replies, loss 1.234, 8.1 s; about 2 min left``."""
+    """Return a line: ``round 3/20: 9 of 9 replies, clients' loss 1.2, 8.1 s; about 2 min left``."""
     parts = [f"{record.accepted} of {len(record.cohort)} replies"]
     parts += [f"{count} {reason}" for reason, count in record.failures.items()]
     parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
     parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
     parts += [] if record.applied else ["round abandoned"]
+    parts += [f"clients' {name} {value:.4g}" for name, value in record.client_metrics.items()]
     parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
     then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
     return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"

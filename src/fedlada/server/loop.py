@@ -16,7 +16,7 @@ from ..protocol.seeds import seed_of
 from ..protocol.wire import send
 from .collect import collect
 from .plan import Plan
-from .record import Clock, RoundRecord
+from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
 from .tally import Tally
 
@@ -74,8 +74,8 @@ def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) ->
         return
     told = ", ".join(f"{reason} {count}x" for reason, count in Counter(reasons).most_common(3))
     raise NothingApplied(
-        f"none of {state.round} rounds changed the model: each had fewer accepted replies than the"
-        f" {plan.minimum} that a round needs (failed replies: {told or 'none since the start'})."
+        f"none of {state.round} rounds changed the model: each had fewer accepted replies than it"
+        f" needs (minimum is {plan.minimum}; failed replies: {told or 'none since the start'})."
         " Mend that, or ask more clients per round; then start anew, or go on with more rounds:"
         " those that are saved count as done"
     )
@@ -108,7 +108,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     Returns whether the model changed, and drift and consistency if they are known.
     """
     tally.close()
-    applied = len(tally.accepted) >= plan.minimum
+    applied = plan.enough(len(tally.accepted))
     distances: Distances = None, None
     if applied:
         s, scalars, mean = state.vectors, tally.total.scalars(), tally.total.vectors()
@@ -146,9 +146,11 @@ def report(
 ) -> RoundRecord:
     """Return the record of the round; the clock stops before the evaluation."""
     seconds, own = clock.read()
-    metrics, spread = tally.metrics()
-    if evaluate is not None:
-        metrics |= {name: float(value) for name, value in evaluate(state.round).items()}
+    means, spread = tally.metrics()
+    names = names_on_record(state.metric_names, tally.reported)
+    left_out = len(tally.reported) - len(names)
+    limited = tally.limited + Counter({"number of metrics": left_out} if left_out else {})
+    metrics = {} if evaluate is None else evaluate(state.round)
     return RoundRecord(
         round=state.round,
         lr=task.lr,
@@ -165,7 +167,8 @@ def report(
         consistency=distances[1],
         failures=dict(sorted(tally.failures.items())),
         rejected=dict(sorted(tally.rejected.items())),
-        limited=dict(sorted(tally.limited.items())),
-        metrics=metrics,
-        spread=spread,
+        limited=dict(sorted(limited.items())),
+        metrics={name: float(value) for name, value in metrics.items()},
+        client_metrics={name: means[name] for name in names},
+        spread={name: spread[name] for name in names},
     )

@@ -18,13 +18,16 @@ from typing import Any
 from ... import Checkpoints
 from ...atomic import write
 from ...errors import ExperimentError
+from ...server.upgrade import upgraded_record
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
 from ..config.reading import dump, read
 
-__all__ = ["RunDirectory", "runs_in"]
+__all__ = ["CLIENTS", "RunDirectory", "runs_in"]
 
 CONFIG = "config.toml"
+CLIENTS = "client_"
+"""What precedes the name of a metric that clients reported, in columns and trackers."""
 TAIL = 2**20
 """The number of bytes at the end of the records that are read to find the last line."""
 
@@ -88,10 +91,10 @@ class RunDirectory:
         write(self.path / "done.json", json.dumps(about, indent=2).encode())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records as parsed JSON, without an incomplete last line."""
+        """Yield the records as parsed JSON in today's format, without an incomplete last line."""
         text = self.records_file.read_text() if self.records_file.exists() else ""
         for line in text.rpartition("\n")[0].splitlines():
-            yield json.loads(line)
+            yield upgraded_record(json.loads(line))
 
     def last_record(self) -> dict[str, Any]:
         """Return the newest record, even of a run in another process; empty if there is none."""
@@ -101,7 +104,7 @@ class RunDirectory:
             file.seek(max(0, self.records_file.stat().st_size - TAIL))
             whole = file.read().rpartition(b"\n")[0]
         line = whole.rpartition(b"\n")[2]
-        return dict(json.loads(line)) if line else {}
+        return upgraded_record(json.loads(line)) if line else {}
 
 
 def runs_in(directory: Path) -> list[Path]:
