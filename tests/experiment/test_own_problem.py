@@ -68,7 +68,7 @@ def test_it_is_compared_reported_and_resumed(done):
     assert fedlada(done, "report", "runs/hospitals").returncode == 0
     text = (done / "runs/hospitals/report/report.md").read_text()
     assert "Mean error in days on the test split" in text
-    assert "24 clients" in text
+    assert "a report does not import hospitals:load" in text
     assert "ccuracy" not in text
     held = fedlada(done, "partition", "mine/hospitals.toml", "--clients", "2")
     assert "hospital 01" in held.stdout

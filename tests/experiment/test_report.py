@@ -352,3 +352,14 @@ def test_export_writes_the_model_of_the_newest_checkpoint(tmp_path, swept):
         main(["export", str(swept), str(tmp_path / "other.safetensors")])
     with pytest.raises(SystemExit, match="no checkpoint"):
         main(["export", str(swept / "fedcm-seed0"), str(tmp_path / "other.safetensors")])
+
+
+@pytest.mark.parametrize("label", ["a$\\frac{1$", "$x$", "50 $ a $ b"])
+def test_a_label_with_dollar_signs_is_drawn_as_it_is(tmp_path, label):
+    for seed in (0, 1):
+        write(tmp_path / f"a{seed}", "fedavg", seed, [0.2, 0.5, 0.7], label=label)
+        write(tmp_path / f"b{seed}", "fedlada", seed, [0.3, 0.6, 0.8])
+    where = report([tmp_path])
+    for name in ("accuracy-rounds", "losses"):
+        assert label in (where / "figures" / f"{name}.svg").read_text()
+    assert "mathdefault" not in (where / "report.html").read_text()

@@ -1,8 +1,10 @@
 """What broke when it was attacked, and fits into no other file: it does not break again."""
 
 import json
+import shutil
 import warnings
 from dataclasses import asdict, replace
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 
@@ -10,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedlada import Checkpoints, FedladaError, Guard, LocalTraining, simulate
+from fedlada import CheckpointError, Checkpoints, FedladaError, Guard, LocalTraining, simulate
 from fedlada.data import ClientData
 from fedlada.engines.faulty import Faulty
 from fedlada.experiment.config.keys import flatten
 from fedlada.experiment.run.tracking import parsed
 from fedlada.server.loop import NothingApplied
 from fedlada.server.record import NAMES_PER_ROUND, NAMES_PER_RUN
+from fedlada.server.upgrade import FORMAT
 
 CLIENTS = 6
 
@@ -200,3 +203,85 @@ def test_records_of_0_2_0_have_their_metrics_in_two_tables():
         assert after.metrics.keys() == {"test_loss", "test_accuracy"}
         assert after.client_metrics.keys() == {"loss"} == after.spread.keys()
         assert {**after.metrics, **after.client_metrics} == before
+
+
+def manifest_of(directory: Path, round: int) -> Path:
+    return directory / f"round-{round:08}.json"
+
+
+def resealed(path: Path, change) -> None:
+    """Change a manifest and give it the hash that fits."""
+    from fedlada.server.checkpoint import _sealed
+
+    manifest = json.loads(path.read_text())["manifest"]
+    change(manifest)
+    path.write_bytes(_sealed(manifest))
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_called_damaged(tmp_path):
+    start(tmp_path).run()
+    resealed(manifest_of(tmp_path, 3), lambda manifest: manifest.update(format=FORMAT + 1))
+    with pytest.raises(CheckpointError, match=r"written by a newer fedlada .*update") as error:
+        start(tmp_path, rounds=4)
+    assert "delete" not in str(error.value)
+
+
+def test_files_of_somebody_else_in_the_directory_are_left_alone(tmp_path):
+    start(tmp_path, algorithm="scaffold").run()
+    names = ["round-00000002 (copy).json", "round-x.json", "notes.json", "mine.part"]
+    names += ["round-00000002 (copy).safetensors", "ledger-old.bin", "round-.safetensors"]
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    assert Checkpoints(tmp_path).rounds() == [2, 3]
+    start(tmp_path, rounds=6, algorithm="scaffold").run()
+    assert Checkpoints(tmp_path).rounds() == [5, 6]
+    assert all((tmp_path / name).read_text() == "mine" for name in names)
+
+
+DAMAGE = {
+    "deep": lambda path: manifest_of(path, 3).write_text("[" * 200_000),
+    "a list": lambda path: manifest_of(path, 3).write_text("[]"),
+    "text": lambda path: manifest_of(path, 3).write_text('"manifest"'),
+    "not utf-8": lambda path: manifest_of(path, 3).write_bytes(b"\xff\xfe\xfa"),
+    "lists for tables": lambda path: resealed(manifest_of(path, 3), lambda m: m.update(history=[])),
+    "no names": lambda path: resealed(manifest_of(path, 3), lambda m: m.pop("names")),
+    "no vectors": lambda path: resealed(
+        manifest_of(path, 3), lambda m: m.update(vectors=["x", "unheard of"])
+    ),
+}
+
+
+def header(path: Path) -> None:
+    """A vectors file that is no safetensors file, with a hash that fits."""
+    content = b"\xff" * 100
+    (path / "round-00000003.safetensors").write_bytes(content)
+    resealed(manifest_of(path, 3), lambda m: m.update(sha256=sha256(content).hexdigest()))
+
+
+@pytest.mark.parametrize("how", [*DAMAGE.values(), header], ids=[*DAMAGE, "header"])
+def test_whatever_is_wrong_with_a_checkpoint_the_one_before_is_tried(tmp_path, how):
+    start(tmp_path).run()
+    how(tmp_path)
+    with pytest.warns(UserWarning, match="the checkpoint of round 3 .* is damaged"):
+        again = start(tmp_path)
+    assert again.resumed.round == 2
+
+
+def test_damage_to_the_only_checkpoint_says_what_to_do_and_does_not_say_delete(tmp_path):
+    start(tmp_path, rounds=1).run()
+    manifest_of(tmp_path, 1).write_text("{")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(CheckpointError, match=r"Restore its files .*another directory") as error,
+    ):
+        start(tmp_path)
+    assert "delete" not in str(error.value)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_a_directory_deleted_under_a_run_is_said_to_be_gone(tmp_path, algorithm):
+    run = iter(start(tmp_path / "run", algorithm=algorithm, sampling=6))
+    next(run)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(FedladaError, match=r"is gone: it was\s+deleted or moved"):
+        next(run)

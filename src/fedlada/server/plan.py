@@ -161,8 +161,10 @@ def settings_table(value: object) -> dict[str, Any]:
     text = str(value).strip().removeprefix("{").removesuffix("}")
     try:
         table: dict[str, Any] = tomllib.loads(f"table = {{ {text} }}")["table"]
-    except tomllib.TOMLDecodeError as error:
-        require(False, f"{value!r} is no table of settings ({error}); write it as a = 1, b = 2")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        require(
+            False, f"{value!r:.200} is no table of settings ({error}); write it as a = 1, b = 2"
+        )
         raise
     return table
 

@@ -118,7 +118,8 @@ def measured(data: pl.DataFrame) -> str:
 def _records(run: Path, config: Experiment) -> list[Flat]:
     """Return the numbers of a run's records; failed, rejected and limited replies are counted."""
     records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
-    objective = config.objective({name for record in records for name in record})
+    names = {name for record in records for name in record}
+    objective = RunDirectory(run).objective(config, names)
     for record in records:
         score = record.get(f"{config.evaluate.split}_{objective.score}")
         record |= {objective.score: score, "score": score, "measure": objective.title}
