@@ -115,7 +115,7 @@ def _path(named: object) -> str:
 def _hash(t: Tensor) -> str:
     content = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest = hashlib.sha256()
-    for chunk in content.split(CHUNK):
+    for chunk in torch.split(content, CHUNK):
         digest.update(bytes(chunk.tolist()))
     return digest.hexdigest()[:16]
 
