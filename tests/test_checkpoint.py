@@ -164,7 +164,7 @@ def test_a_checkpoint_says_what_wrote_it(tmp_path):
 
 def test_other_versions_are_a_warning(tmp_path, monkeypatch):
     start(tmp_path, rounds=2).run()
-    monkeypatch.setattr("fedlada.server.checkpoint.version", lambda package: "0.0")
+    monkeypatch.setattr("fedlada.server.saved.version", lambda package: "0.0")
     with pytest.warns(UserWarning, match=r"torch .* then, 0.0 now.*: bits may differ"):
         start(tmp_path)
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import trim_mean
 from torch import Tensor
 
-from fedlada import Mean
+from federations import Federation, Point, local_steps, quadratics
+from fedlada import ALGORITHMS, Mean, Plan, federate
 from fedlada.algorithms import Vector, Vectors
 from fedlada.server.mean import BLOCK
 from fedlada.server.robust import CenteredClipping, CoordinateMedian, TrimmedMean
@@ -314,3 +315,54 @@ def test_clipping_needs_a_positive_radius_and_an_iteration():
             CenteredClipping(radius=radius)
     with pytest.raises(ValueError, match="iterations is 0; it must be at least 1"):
         CenteredClipping(iterations=0)
+
+
+class Thinned:
+    """An engine of which in some rounds only the first clients answer."""
+
+    def __init__(self, engine, answering):
+        self._engine, self._answering = engine, answering
+        self.clients, self.keeps, self.commit = engine.clients, engine.keeps, engine.commit
+
+    def exchange(self, task, cohort):
+        yield from self._engine.exchange(task, cohort[: self._answering[task.round]])
+
+
+@pytest.mark.parametrize("rule", ["trimmed-mean", "coordinate-median", "centered-clipping"])
+def test_a_round_of_too_few_replies_is_abandoned_and_the_next_goes_on(rule):
+    fed = Federation(ALGORITHMS["fedavg"], Point(), quadratics(6), local_steps(2))
+    answering = [6, 2, 1, 3, 0, 6]
+    engine = Thinned(fed.engine, answering)
+    plan = fed.plan(rounds=6, aggregator=rule)
+    applied = [record.applied for record in federate(plan, engine, fed.state)]
+    least = plan.aggregator().least
+    assert applied == [count >= max(least, 1) for count in answering]
+    assert fed.state.updates == sum(applied)
+
+
+@given(st.floats(0, 0.499), st.integers(1, 300))
+def test_a_trimmed_mean_knows_how_many_replies_it_needs(trim, count):
+    rule = TrimmedMean(trim=trim)
+    replies = [Vector([torch.tensor([float(i)])]) for i in range(count)]
+    if rule.combines(count):
+        rule.combine(replies)
+    else:
+        assert count < rule.least
+        with pytest.raises(ValueError, match="off each end"):
+            rule.combine(replies)
+    assert rule.combines(rule.least)
+    assert rule.least == 1 or not rule.combines(rule.least - 1)
+
+
+@pytest.mark.parametrize("name", ["trimmed-mean", "coordinate-median", "centered-clipping"])
+def test_weights_that_an_aggregator_cannot_take_are_refused_when_the_plan_is_made(name):
+    with pytest.raises(ValueError, match=r"weighting is 'examples' .* takes no weights"):
+        Plan.of(aggregator=name, weighting="examples")
+
+
+@pytest.mark.parametrize("settings", [{"sampling": 2}, {"target": 2}])
+def test_rounds_that_are_too_small_by_plan_are_refused_when_it_is_made(settings):
+    with pytest.raises(ValueError, match=r"a round have 2 replies, .* needs 3"):
+        Plan.of(aggregator="trimmed-mean", **settings)
+    Plan.of(aggregator="mean", **settings)
+    Plan.of(aggregator={"name": "trimmed-mean", "trim": 0.4}, sampling=5)  # 2 + 2 are cut of 5

@@ -47,7 +47,7 @@ def test_every_algorithm_learns_digits(digits, name):
     records = run.run()
     assert records[-1].metrics["test_accuracy"] > 0.8
     assert "test_accuracy" not in records[0].metrics
-    assert records[-1].metrics["loss"] < records[0].metrics["loss"]
+    assert records[-1].client_metrics["loss"] < records[0].client_metrics["loss"]
 
 
 def test_the_users_model_and_random_numbers_are_left_alone(digits):
@@ -67,7 +67,7 @@ def test_dropout_repeats_and_depends_on_round_and_client(digits):
     torch.manual_seed(1)
     first = runs[0].run()
     torch.manual_seed(2)
-    assert [r.metrics for r in runs[1].run()] == [r.metrics for r in first]
+    assert [r.client_metrics for r in runs[1].run()] == [r.client_metrics for r in first]
     keys = [(seed, "client", t, i) for seed in (0, 1) for t in (0, 1) for i in (0, 1)]
     assert len({seed_of(*key) for key in keys}) == len(keys)
 

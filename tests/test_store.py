@@ -92,3 +92,71 @@ def test_every_version_a_resumed_run_asks_for_is_there(events):
         round += 1
         if checkpoint:
             saved = [*saved, (round, last)][-2:]
+
+
+def broken(content: bytes, how: str) -> list[bytes]:
+    """The ways in which a disk may spoil a file, each a few times over the file."""
+    middle = len(content) // 2
+    if how == "flipped":
+        places = range(0, len(content), max(1, len(content) // 200))
+        return [content[:p] + bytes([content[p] ^ 0x40]) + content[p + 1 :] for p in places]
+    if how == "torn":
+        return [content[:end] for end in (1, 7, 20, 41, middle, len(content) - 1)]
+    return [b"" if how == "empty" else b"\0" * len(content)]
+
+
+@pytest.mark.parametrize("how", ["flipped", "torn", "empty", "zeros"])
+def test_a_file_that_is_not_what_was_written_is_noticed_and_named(tmp_path: Path, how):
+    store = DiskStore(tmp_path)
+    store.stage(7, (RUN, 3), kept(1))
+    file = tmp_path / "7" / f"{RUN}-3.pt"
+    for content in broken(file.read_bytes(), how):
+        file.write_bytes(content)
+        for version in (None, (RUN, 3)):
+            with pytest.raises(LostState, match=r"client 7 kept in round 3 are damaged") as said:
+                store.load(7, version)
+            assert str(file) in str(said.value)
+            assert "Restore that file" in str(said.value)
+
+
+OLD = sorted((Path(__file__).parent / "fixtures/v0_2_0/scaffold/clients").glob("*/*.pt"))
+
+
+def test_files_of_0_2_0_are_read_without_a_hash_and_a_flipped_number_in_them_is_noticed(tmp_path):
+    assert OLD
+    for old in OLD:
+        run, _, round = old.stem.rpartition("-")
+        version, client = (run, int(round)), int(old.parent.name)
+        found = DiskStore(old.parents[1]).load(client, version)
+        assert {"c_i"} == set(found)
+        numbers = max(found.c_i, key=lambda t: t.numel()).numpy().tobytes()
+        content = bytearray(old.read_bytes())
+        content[content.find(numbers) + 3] ^= 0x40
+        copy = tmp_path / str(client) / old.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(content)
+        with pytest.raises(LostState, match="checksum"):
+            DiskStore(tmp_path).load(client, version)
+
+
+def test_other_files_are_left_alone_and_those_of_a_killed_write_are_not(tmp_path: Path):
+    store = DiskStore(tmp_path)
+    store.stage(1, (RUN, 0), kept(1))
+    strays = {"notes-old.pt", "notes.txt", "a-1 (copy).pt", "a-x.pt"}
+    for name in strays:
+        (tmp_path / "1" / name).write_bytes(b"mine")
+    (tmp_path / "1" / f"{RUN}-1.pt.part").write_bytes(b"half")
+    store.settle(1, (RUN, 0), resumable_from=0)
+    assert store.load(1).c_i.equal(kept(1).c_i)
+    assert {path.name for path in (tmp_path / "1").iterdir()} == {f"{RUN}-0.pt", *strays}
+
+
+def test_a_directory_that_was_deleted_is_not_blamed_on_the_client(tmp_path: Path):
+    store = DiskStore(tmp_path / "clients")
+    store.stage(1, (RUN, 0), kept(1))
+    (tmp_path / "clients" / "1" / f"{RUN}-0.pt").unlink()
+    (tmp_path / "clients" / "1").rmdir()
+    (tmp_path / "clients").rmdir()
+    for use in (lambda: store.load(1, (RUN, 0)), lambda: store.stage(1, (RUN, 1), kept(2))):
+        with pytest.raises(LostState, match=r"clients, where client 1 .* deleted or moved"):
+            use()

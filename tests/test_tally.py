@@ -133,7 +133,7 @@ def test_in_the_first_round_too_the_order_of_arrival_does_not_matter(name, seed)
 def test_limits_of_the_first_round_follow_the_cohort_and_not_who_comes_first():
     """However early the liars reply, the first of the cohort decide."""
     fed = federation("fedavg")
-    plan = fed.plan(rounds=9)
+    plan = fed.plan(rounds=9, guard=fedlada.Guard(widest=4.0))
     task, cohort = next_task(plan, fed.state, CLIENTS)
     honest = {reply.client: reply for reply in fed.engine.exchange(task, cohort)}
     liars = cohort[-3:]

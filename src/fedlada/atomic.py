@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["write"]
+__all__ = ["sync_names", "write"]
 
 
 def write(path: Path, content: bytes) -> None:
@@ -17,13 +17,13 @@ def write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        _sync(path.parent)
+        sync_names(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _sync(directory: Path) -> None:
+def sync_names(directory: Path) -> None:
     """Sync the names in a directory to the disk."""
     opened = os.open(directory, os.O_RDONLY)
     try:

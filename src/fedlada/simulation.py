@@ -65,13 +65,17 @@ class Simulation(Generic[D]):
         return self._server.model()
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
-        yield from federate(
-            self.plan,
-            engine,
-            self.state,
-            evaluate=self._server.evaluation(evaluate),
-            save=self._server.save,
-        )
+        try:
+            yield from federate(
+                self.plan,
+                engine,
+                self.state,
+                evaluate=self._server.evaluation(evaluate),
+                save=self._server.save,
+            )
+        except Exception:
+            self.close()
+            raise
         self.close()
 
 
@@ -109,7 +113,7 @@ def simulate(
 
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
-    ...     print(record.round, record.metrics)
+    ...     print(record.round, record.client_metrics)
     """
     plan.setdefault("sampling", FixedSize(min(10, len(data))))
     chosen = Plan.of(**plan)

@@ -52,6 +52,12 @@ def test_words_hold_for_every_run_but_not_against_the_sweep(tmp_path):
         of(tmp_path, COMPARISON, "federation.seed=3")
 
 
+LONG = f"[sweep]\nevaluate.targets = [{[n / 100 for n in range(1, 90)]}]"
+HUGE = "[sweep]\n" + "\n".join(
+    f"{key} = {list(range(1, 1001))}" for key in ("train.steps", "data.seed", "train.batch_size")
+)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -61,6 +67,10 @@ def test_words_hold_for_every_run_but_not_against_the_sweep(tmp_path):
         ("[sweep.cell]\ntrain.steps = 3", r"\[\[sweep\.cell\]\]"),
         ("[sweep]\ntrain.steps = [1, 1]", "give one of them a label"),
         ("[[sweep.cell]]\nsettings.mu = 1", "no setting of this algorithm"),
+        ("[sweep]\nlabel = ['..']", "not dots alone"),
+        (f"[sweep]\nlabel = ['{'x' * 300}']", "at most 100 characters"),
+        (LONG, "give it a label, or sweep fewer keys"),
+        (HUGE, "the sweep has 1,000,000,000 runs, and at most 10,000"),
     ],
 )
 def test_a_sweep_that_cannot_be_run_is_a_sentence(tmp_path, text, sentence):

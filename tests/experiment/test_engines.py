@@ -214,8 +214,9 @@ def test_a_client_that_fails_ends_the_run_as_in_process():
 def test_a_record_is_what_its_line_says(in_process):
     for line in (in_process / "records.jsonl").read_text().splitlines():
         assert json.dumps(dataclasses.asdict(parsed(line))) == line
-    null = line.replace('"metrics": {', '"metrics": {"loss of one who diverged": null, ')
-    assert math.isnan(parsed(null).metrics["loss of one who diverged"])
+    null = line.replace('metrics": {', 'metrics": {"loss of one who diverged": null, ')
+    for table in (parsed(null).metrics, parsed(null).client_metrics):
+        assert math.isnan(table["loss of one who diverged"])
 
 
 def configured(*words):

@@ -1,11 +1,14 @@
 """What an experiment file may say, and the sentence that follows when it says something else."""
 
+import sys
+
 import pytest
 
 from fedlada.algorithms import Adam, Amend, ServerAdam
-from fedlada.errors import ExperimentError
+from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.experiment import Experiment
 from fedlada.experiment.config.reading import dump, experiment, parse, read
+from fedlada.experiment.run.directory import RunDirectory
 
 
 def configured(*words: str) -> Experiment:
@@ -131,3 +134,70 @@ def test_an_algorithm_may_be_a_table_and_have_a_label():
     assert isinstance(optimizer.server, ServerAdam)
     assert config.title == "amend-adam-adam"
     assert config.model_copy(update={"label": "joint"}).title == "joint"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name = '\xff\xfe'", "is not UTF-8"),
+        (b"a = " + b"[" * 5000 + b"]" * 5000, "within one another"),
+        (b"a = " + b"{ a = " * 5000 + b"1" + b" }" * 5000, "within one another"),
+        (b".".join([b"a"] * 5000) + b" = 1", "within one another"),
+    ],
+)
+def test_a_file_that_nobody_could_mean_is_a_sentence(tmp_path, content, said):
+    (tmp_path / "file.toml").write_bytes(content)
+    with pytest.raises(ExperimentError, match=rf"file\.toml .*{said}"):
+        read(tmp_path / "file.toml")
+
+
+@pytest.mark.parametrize("word", ["settings.lr=inf", "settings.lr=1e400", "settings.alpha=inf"])
+def test_a_setting_is_finite(word):
+    with pytest.raises(ExperimentError, match="it must be"):
+        experiment(dict([parse(word)]), source="words")
+
+
+@pytest.mark.parametrize("key", ["label", "name"])
+@pytest.mark.parametrize("value", ["..", ".", "....", "x" * 101])
+def test_what_names_a_directory_can_name_one(key, value):
+    with pytest.raises(ExperimentError, match=f"{key} is .*it names a directory"):
+        experiment({key: value}, source="words")
+
+
+def outside(tmp_path, monkeypatch):
+    """A run's file that names a module beside it, which leaves a trace when it is imported."""
+    text = f"import pathlib\npathlib.Path({str(tmp_path / 'trace')!r}).touch()\nA = B = 1\n"
+    (tmp_path / "theirs.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "trace"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'algorithm = "theirs:A"',
+        'algorithm = { local = "theirs:A", corrections = ["theirs:B"] }',
+        'data = { dataset = "theirs:A", task = "theirs:B" }',
+        'model = { name = "theirs:A", wide = 3 }',
+        'data.task = "theirs:B"',
+        'data = { dataset = "theirs:A", unknown = 1 }',
+    ],
+)
+def test_somebodys_file_can_be_looked_at_without_executing_anything(tmp_path, monkeypatch, line):
+    trace = outside(tmp_path, monkeypatch)
+    (tmp_path / "config.toml").write_text(line)
+    before = list(sys.path)
+    if "unknown" in line:
+        with pytest.raises(ExperimentError, match=r"no key 'data\.unknown'"):
+            read(tmp_path / "config.toml", looking=True)
+    else:
+        config = read(tmp_path / "config.toml", looking=True)
+        assert RunDirectory(tmp_path).config == config
+        assert not RunDirectory(tmp_path).finished()
+        RunDirectory(tmp_path).objective(config, ())
+    assert (sys.path, trace.exists()) == (before, False)
+    with pytest.raises(FedladaError):  # to run it is another matter
+        read(tmp_path / "config.toml")
+    sys.path[:] = before
+    sys.modules.pop("theirs", None)
+    assert trace.exists()

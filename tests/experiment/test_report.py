@@ -18,6 +18,7 @@ from fedlada.experiment.report.labels import LINE, apart
 from fedlada.experiment.report.report import HTML, MARKDOWN, report
 from fedlada.experiment.report.runs import CROWD
 from fedlada.experiment.report.style import DARK_RULES, colour, dashes, marker
+from fedlada.experiment.results.comparison import comparison
 from fedlada.experiment.run import rounds
 from fedlada.experiment.run.directory import RunDirectory
 
@@ -45,8 +46,9 @@ def write(directory, algorithm, seed, accuracies, *, rounds=3, incidents=None, *
     RunDirectory(directory).prepare(experiment(flat | keys, source="test"))
     lines = []
     for number, accuracy in enumerate(accuracies, 1):
-        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy, "loss": 1 / number}
+        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy}
         record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
+        record["client_metrics"] = {"loss": 1 / number}
         record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}
         lines.append(json.dumps(record | (incidents or {} if number == 2 else {})) + "\n")
     (directory / "records.jsonl").write_text("".join(lines))
@@ -351,3 +353,30 @@ def test_export_writes_the_model_of_the_newest_checkpoint(tmp_path, swept):
         main(["export", str(swept), str(tmp_path / "other.safetensors")])
     with pytest.raises(SystemExit, match="no checkpoint"):
         main(["export", str(swept / "fedcm-seed0"), str(tmp_path / "other.safetensors")])
+
+
+@pytest.mark.parametrize("label", ["a$\\frac{1$", "$x$", "50 $ a $ b"])
+def test_a_label_with_dollar_signs_is_drawn_as_it_is(tmp_path, label):
+    for seed in (0, 1):
+        write(tmp_path / f"a{seed}", "fedavg", seed, [0.2, 0.5, 0.7], label=label)
+        write(tmp_path / f"b{seed}", "fedlada", seed, [0.3, 0.6, 0.8])
+    where = report([tmp_path])
+    for name in ("accuracy-rounds", "losses"):
+        assert label in (where / "figures" / f"{name}.svg").read_text()
+    assert "mathdefault" not in (where / "report.html").read_text()
+
+
+def test_neither_report_nor_comparison_imports_what_somebodys_run_names(tmp_path, monkeypatch):
+    trace, run = tmp_path / "trace", tmp_path / "runs" / "theirs-seed0"
+    text = f"import pathlib\npathlib.Path({str(trace)!r}).touch()\nload = make = A = print\n"
+    (tmp_path / "theirs.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    write(run, "fedavg", 0, [0.2, 0.5, 0.7])
+    file = RunDirectory(run).config_file
+    for old, new in (("fedavg", "theirs:A"), ("digits", "theirs:load"), ("mlp", "theirs:make")):
+        assert f'"{old}"' in file.read_text()
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+    comparison([tmp_path / "runs"])
+    where = report([tmp_path / "runs"])
+    assert "a report does not import theirs:load" in (where / "report.md").read_text()
+    assert not trace.exists()

@@ -120,7 +120,9 @@ def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
 def test_a_directory_of_runs_is_one_frame(swept):
     data = frame([swept / "out"])
     assert len(data) == len(runs_in(swept / "out")) * 6
-    assert {"settings.lr", "federation.seed", "loss", "drift", "rejected"} <= set(data.columns)
+    assert {"settings.lr", "federation.seed", "client_loss", "drift", "rejected"} <= set(
+        data.columns
+    )
     assert set(data["variant"]) == {"fedavg lr=0.001", "fedavg lr=0.2", "fedlada"}
     assert data["accuracy"].to_list() == data["validation_accuracy"].to_list()
     one = data.filter(pl.col("run") == "fedlada-lr0.01-seed1")
@@ -195,3 +197,18 @@ def test_partition_draws_who_holds_what(swept, tmp_path):
 def test_every_help_has_an_example(name, capsys):
     command(name, "--help")
     assert "Example: fedlada" in capsys.readouterr().out
+
+
+def test_a_run_of_which_no_round_was_applied_fails_and_the_others_are_done(tmp_path, capsys):
+    text = FILE.partition("[sweep]")[0] + "[sweep]\nfederation.minimum = [1, 4]\n"
+    (tmp_path / "file.toml").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(("sweep", f"{tmp_path}/file.toml", "--out", f"{tmp_path}/out", "--jobs", "2"))
+    assert "1 of 2 runs failed" in str(ended.value.code)
+    good, bad = (RunDirectory(tmp_path / "out" / f"fedlada-minimum{n}") for n in (1, 4))
+    assert (good.finished(), bad.finished()) == (True, False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "none of 6 rounds changed the model" in printed
+    with pytest.raises(SystemExit) as ended:
+        main(("resume", str(bad.path)))
+    assert "none of 6 rounds changed the model" in str(ended.value.code)

@@ -29,7 +29,7 @@ def test_tensorboard_reads_every_round_once_with_the_values_of_the_records(tmp_p
     records = [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
     expected = {
         "test_accuracy": [record.metrics["test_accuracy"] for record in records],
-        "loss": [record.metrics["loss"] for record in records],
+        "client_loss": [record.client_metrics["loss"] for record in records],
         "bytes_up": [record.bytes_up for record in records],
         "accepted": [record.accepted for record in records],
     }
@@ -60,7 +60,7 @@ class Fake:
         assert values["settings.lr"]
 
     def log_metrics(self, values, *, step):
-        assert {"loss", "test_accuracy", "bytes_up"} <= values.keys()
+        assert {"client_loss", "test_accuracy", "bytes_up"} <= values.keys()
         assert all(isinstance(value, float) for value in values.values())
         self.steps.append(step)
 

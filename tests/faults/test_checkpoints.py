@@ -39,13 +39,20 @@ def finished(directory: Path, algorithm: str = "scaffold"):
 
 
 def same(a, b) -> bool:
-    return all(a.state.vectors[n].equal(b.state.vectors[n]) for n in a.state.vectors)
+    alike = all(a.state.vectors[n].equal(b.state.vectors[n]) for n in a.state.vectors)
+    return alike and a.state.last_accepted == b.state.last_accepted
 
 
 DEATHS = {
     "after push": "fedlada.engines.in_process.InProcess.exchange",
     "mid-collect": "fedlada.server.tally.Tally.add",
     "after aggregate": "fedlada.server.checkpoint.Checkpoints.save",
+    "before the ledger": "fedlada.server.ledger.Ledger.append",
+    "ledger not yet open": "fedlada.server.ledger.Ledger._add",
+    "written, not synced": "os.fsync",
+    "ledger whole, nothing else": "fedlada.server.ledger.Ledger._grow",
+    "ledger begun anew": "fedlada.server.ledger.Ledger._anew",
+    "ledger written anew, nothing else": "fedlada.server.ledger.Ledger.reference",
     "mid-checkpoint, nothing written": "fedlada.server.checkpoint.write",
     "mid-checkpoint, file not in its place": "pathlib.Path.replace",
     "mid-checkpoint, between its files": "fedlada.server.checkpoint._sealed",
@@ -53,6 +60,13 @@ DEATHS = {
     "after commit": "fedlada.engines.in_process.InProcess.commit",
 }
 """A function whose call in the third round is the last thing the process does."""
+
+KILLS = [
+    (moment, algorithm)
+    for moment in DEATHS
+    for algorithm in ("scaffold", "fedlada")
+    if algorithm == "scaffold" or "ledger" not in moment  # the clients of fedlada keep nothing
+]
 
 PROGRAM = """
 import importlib, os, signal, sys
@@ -66,6 +80,8 @@ except ModuleNotFoundError:
     owner = getattr(importlib.import_module(module), kind)
 original = getattr(owner, name)
 current = dict(round=0)
+if {anew!r}:
+    importlib.import_module("fedlada.server.ledger").SLACK = -12
 
 def dying(*arguments, **named):
     if current["round"] == here.KILLED - 1:
@@ -81,13 +97,13 @@ for record in run:
 """
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedlada"])
-@pytest.mark.parametrize("moment", DEATHS)
+@pytest.mark.parametrize(("moment", "algorithm"), KILLS)
 def test_a_server_killed_in_mid_round_is_resumed_bit_for_bit(tmp_path, moment, algorithm):
     program = PROGRAM.format(
         path=[str(Path(__file__).parent)],
         victim=DEATHS[moment],
         after=moment == "after commit",
+        anew="anew" in moment,
         directory=str(tmp_path / "killed"),
         algorithm=algorithm,
     )
@@ -148,7 +164,7 @@ def test_if_no_checkpoint_is_whole_nothing_is_started_anew(tmp_path):
         damage(path, "torn")
     with (
         pytest.warns(UserWarning, match="damaged"),
-        pytest.raises(ValueError, match="restore one, or delete the directory"),
+        pytest.raises(ValueError, match="Restore its files from a backup"),
     ):
         start(tmp_path)
 
@@ -199,3 +215,153 @@ def test_kills_at_random_moments():
         text=True,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def ledger_of(directory: Path) -> Path:
+    (found,) = directory.glob("ledger-*.bin")
+    return found
+
+
+@pytest.mark.parametrize("how", ["torn", "flipped", "empty", "gone"])
+def test_a_damaged_ledger_is_noticed(tmp_path, how):
+    """The last entries are the newest checkpoint's alone; the first are all checkpoints'."""
+    start(tmp_path, rounds=4).run()
+    ledger = ledger_of(tmp_path)
+    content = ledger.read_bytes()
+    if how in ("torn", "flipped"):
+        changed = content[:-1] if how == "torn" else content[:-1] + bytes([content[-1] ^ 1])
+        ledger.write_bytes(changed)
+        with pytest.warns(UserWarning, match="round 4 in .* is damaged .*ledger.*not what was"):
+            assert Checkpoints(tmp_path).latest().state.round == 3
+    damage(ledger, "flipped" if how == "flipped" else how)
+    if how == "flipped":
+        ledger.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*ledger"),
+    ):
+        start(tmp_path)
+
+
+def test_what_lies_behind_the_ledger_of_a_checkpoint_is_cut_off(tmp_path):
+    """As left by a process that was killed between the ledger and the manifest."""
+    start(tmp_path / "run", rounds=3).run()
+    ledger = ledger_of(tmp_path / "run")
+    with ledger.open("ab") as file:
+        file.write(b"\xff" * 100)
+    assert same(finished(tmp_path / "run"), finished(tmp_path / "whole"))
+    assert ledger.read_bytes() == ledger_of(tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_a_ledger_that_is_written_anew_leaves_every_kept_checkpoint_readable(
+    tmp_path, monkeypatch, keep
+):
+    monkeypatch.setattr("fedlada.server.ledger.SLACK", -8)
+    place = Checkpoints(tmp_path / "run", keep=keep)
+    names = set()
+    for record in start(place, rounds=ROUNDS):
+        names |= {path.name for path in (tmp_path / "run").glob("ledger-*")}
+        for round in place.rounds():
+            found = Checkpoints(tmp_path / "run")._load(round, oldest=round).state
+            assert found.round == round
+            assert all(last < round for last in found.last_accepted.values())
+        assert len(place.rounds()) == min(keep, record.round)
+    assert len(names) > 2
+    assert len(list((tmp_path / "run").glob("ledger-*"))) <= keep
+    whole = finished(tmp_path / "whole")
+    assert place.latest().state.last_accepted == whole.state.last_accepted
+
+
+def test_contributions_are_saved_with_the_accepted_rounds(tmp_path):
+    run = start(tmp_path, rounds=3)
+    for record in run:
+        for client in record.cohort:
+            run.state.contributed[client] = record.round + client / 8
+            run.state.changed.add(client)
+    start(tmp_path, rounds=4).run()
+    found = Checkpoints(tmp_path).latest().state
+    earlier = {c: v for c, v in run.state.contributed.items() if v < 3}
+    assert {c: found.contributed[c] for c in earlier} == earlier
+
+
+def test_a_save_costs_no_more_with_a_million_clients_than_with_a_thousand(tmp_path):
+    """CPU time and bytes of a checkpoint after the first, which writes them all."""
+    from time import process_time
+
+    cost = {}
+    for clients in (1_000, 1_000_000):
+        run = start(tmp_path / str(clients), rounds=1)
+        run.run()
+        place, names = Checkpoints(tmp_path / str(clients)), run._server._names
+        place.open()
+        record, state = place.latest().record, place.latest().state
+        state.last_accepted = dict.fromkeys(range(clients), 0)
+        seconds, sizes = [], []
+        for round in range(2, 9):
+            state.round = round
+            state.changed.update(range(round, round + 10))
+            before = sum(path.stat().st_size for path in place.directory.glob("ledger-*"))
+            if round == 2:
+                place._ledger = type(place._ledger)(place.directory)  # it writes everybody
+            began = process_time()
+            place.save(state, record, config={}, names=names)
+            seconds.append(process_time() - began)
+            grown = sum(path.stat().st_size for path in place.directory.glob("ledger-*")) - before
+            files = place.directory.glob(f"round-{round:08}.*")
+            sizes.append(grown + sum(path.stat().st_size for path in files))
+        cost[clients] = (min(seconds[1:]), max(sizes[1:]))
+        assert len(place.latest().state.last_accepted) == clients
+    (little, small), (much, large) = cost.values()
+    assert large <= small + 100
+    assert much < 3 * little + 0.01
+
+
+EVERYWHERE = """
+import os, shutil, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+import fedlada.server.ledger as ledger
+import test_checkpoints as here
+
+ledger.SLACK = {slack!r}
+here.ROUNDS = 4
+work = Path({directory!r})
+whole = here.finished(work / "whole")
+
+def dying(owner, name, count, last):
+    original = getattr(owner, name)
+    def operation(*arguments, **named):
+        count[0] += 1
+        if count[0] == last:
+            os._exit(9)
+        return original(*arguments, **named)
+    setattr(owner, name, operation)
+
+last, died = {first!r}, True
+while died:
+    last += 5
+    child = os.fork()
+    if not child:
+        count = [0]
+        for owner, names in ((os, ["fsync"]), (Path, ["open", "replace", "unlink", "mkdir"])):
+            for name in names:
+                dying(owner, name, count, last)
+        here.start(work / "run", rounds=4).run()
+        os._exit(0)
+    died = os.waitpid(child, 0)[1] != 0
+    again = here.finished(work / "run")
+    assert here.same(again, whole), last
+    shutil.rmtree(work / "run")
+print("operations", last)
+"""
+
+
+@pytest.mark.parametrize("slack", [100_000, -8])
+def test_a_server_killed_before_any_operation_on_a_file_is_resumed_bit_for_bit(tmp_path, slack):
+    """Every fifth of them, also where the ledger is written anew again and again."""
+    here = [str(Path(__file__).parent)]
+    program = EVERYWHERE.format(path=here, slack=slack, first=slack % 5, directory=str(tmp_path))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert int(ended.stdout.split()[-1]) > 50

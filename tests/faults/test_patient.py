@@ -18,7 +18,7 @@ from fedlada.algorithms import Vectors
 from fedlada.data import ClientData
 from fedlada.protocol.messages import Failure, Reply, Task
 
-TRAIN = LocalTraining(steps=10, batch_size=20)
+TRAIN = LocalTraining(steps=5, batch_size=20)
 Lie = Callable[[Task, Reply, list[Reply]], Reply]
 
 
@@ -125,26 +125,25 @@ def test_a_client_may_not_take_its_share_out_of_the_divisor():
         return replace(reply, steps=1, lr_sum=1e-12)
 
     left_out, lied_to = (
-        run("fedlada", data, told, liars=2, lr=0.01, rounds=40) for told in (None, lie)
+        run("fedlada", data, told, liars=2, lr=0.01, rounds=30) for told in (None, lie)
     )
     assert lied_to.state.vectors.g_a.norm() < 2 * left_out.state.vectors.g_a.norm()
     assert accuracy(lied_to) > accuracy(left_out) - 0.05
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.7])
-def test_nor_a_part_of_its_share_round_after_round(factor):
+def test_nor_a_part_of_its_share_round_after_round():
     data = digits("train", clients=10)
 
     def lie(task, reply, honest):
-        return replace(reply, steps=max(1, int(reply.steps * factor)), lr_sum=reply.lr_sum * factor)
+        return replace(reply, steps=max(1, reply.steps // 2), lr_sum=reply.lr_sum / 2)
 
     left_out, lied_to = (
-        run("fedlada", data, told, liars=2, lr=0.01, rounds=60) for told in (None, lie)
+        run("fedlada", data, told, liars=2, lr=0.01, rounds=40) for told in (None, lie)
     )
     assert lied_to.state.vectors.g_a.norm() < 10 * left_out.state.vectors.g_a.norm()
 
 
-@pytest.mark.parametrize("clients", [10, 50])
+@pytest.mark.parametrize("clients", [10, 40])
 def test_the_first_to_answer_are_not_the_law(clients):
     """Liars need no time to train: a tenth of the clients, first in the first round."""
     data = digits("train", clients=clients)
@@ -230,9 +229,9 @@ def test_a_small_lie_does_not_add_up(name, up, total):
         way = type(task.vectors.x)(torch.randn_like(t) for t in task.vectors.x)
         return vectors(reply, **{up: way * (5 * far / way.norm())})
 
-    left_out, lied_to = (run(name, data, told, lr=0.1, rounds=60) for told in (None, lie))
+    left_out, lied_to = (run(name, data, told, lr=0.1, rounds=50) for told in (None, lie))
     assert lied_to.state.vectors[total].norm() < 2
-    assert accuracy(lied_to) > accuracy(left_out) - 0.05
+    assert accuracy(lied_to) > accuracy(left_out) - 0.1
 
 
 @pytest.mark.parametrize(("chosen", "guard"), [(None, Guard()), (0, "strict"), (3, "strict")])
@@ -253,9 +252,45 @@ def test_a_second_moment_is_not_ratcheted_up(chosen, guard):
         return vectors(reply, v_hat=type(task.vectors.v)(v_hat))
 
     left_out, lied_to = (
-        run("fedlada", data, told, lr=0.01, rounds=100, guard=guard) for told in (None, lie)
+        run("fedlada", data, told, lr=0.01, rounds=60, guard=guard) for told in (None, lie)
     )
     pairs = zip(lied_to.state.vectors.v, left_out.state.vectors.v, strict=True)
     for lied, honest in pairs:
         assert float(lied.sqrt().sum()) < 5 * float(honest.sqrt().sum())
     assert accuracy(lied_to) > accuracy(left_out) - 0.03
+
+
+def test_a_layer_that_had_no_gradient_so_far_may_catch_up():
+    """Its second moment starts from next to nothing, and a limit on it would make huge steps."""
+
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.late = perceptron(), nn.Linear(64, 10)
+            nn.init.zeros_(self.late.weight)
+            self.gate = 0.0
+
+        def forward(self, x):
+            return self.used(x) + self.gate * self.late(x.flatten(1))
+
+    class Gate:
+        """Local training in which the second layer has a gradient from the third round on."""
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, model, data, optimizer):
+            model.gate = float(self.calls >= 20)
+            self.calls += 1
+            return TRAIN(model, data, optimizer)
+
+    data = digits("train", clients=10)
+    roots = []
+    for guard in (Guard(), None):
+        chosen, model = algorithm("fedlada", lr=0.01), Late()
+        result = simulate(model, data, algorithm=chosen, train=Gate(), rounds=5, guard=guard)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result.run()
+        roots.append(float(result.state.vectors.v.tensors[-2].sqrt().mean()))
+    assert roots[0] > roots[1] / 3

@@ -253,7 +253,7 @@ def test_no_node_takes_the_place_of_one_that_is_there():
     grid.contexts[1004].node_config["partition-id"] = 2  # 1002 is that client
     grid.offline = set()
     record = one_round(found, state)
-    assert found._node_of[2] == 1002
+    assert found._nodes.node(2) == 1002
     assert record.failures == {"not connected": 1}
 
 
@@ -322,3 +322,95 @@ def test_replies_are_not_piled_up(monkeypatch, stuck):
         time.sleep(0.3)
         seen.append(len(alive) - count)
     assert max(seen) <= 2
+
+
+WRONG = [1000, 10_000_000]
+
+
+@pytest.mark.parametrize("said", [*WRONG, 5])
+def test_what_one_node_says_of_the_number_of_nodes_costs_no_reply(said, caplog):
+    grid = memory_grid()
+    grid.contexts[1004].node_config["num-partitions"] = said
+    found, state = engine(grid)
+    record = one_round(found, state)
+    assert (found.clients, record.accepted) == (CLIENTS, CLIENTS)
+    assert found.disagreeing == {4: said}
+    (warning,) = caplog.messages
+    assert f"node 1004 (partition-id 4) says num-partitions={said}" in warning
+    assert f"5 of 6 connected nodes say {CLIENTS}" in warning
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_run_with_a_mistaken_node_has_the_bits_of_one_without(name):
+    grid = memory_grid()
+    grid.contexts[1005].node_config["num-partitions"] = WRONG[1]
+    _, state = run_server(grid, config(name), model)
+    assert same(state, in_process(name)[0])
+
+
+def test_the_number_of_nodes_falls_again_when_others_come():
+    grid = memory_grid()
+    grid.contexts[1000].node_config["num-partitions"] = 80
+    grid.offline = set(range(1, CLIENTS))
+    found, state = engine(grid, nodes=1)
+    assert found.clients == 80
+    grid.offline = set()
+    one_round(found, state, sampling=found.clients)
+    assert found.clients == CLIENTS
+    assert one_round(found, state).accepted == CLIENTS
+
+
+def test_and_rises_again():
+    grid = memory_grid()
+    for node in (1000, 1001):
+        grid.contexts[node].node_config["num-partitions"] = 2
+    grid.offline = {3, 4, 5}
+    found, state = engine(grid, nodes=2)
+    assert found.clients == 2
+    grid.offline = set()
+    one_round(found, state, sampling=2)
+    assert found.clients == CLIENTS
+
+
+def test_a_run_whose_first_node_is_mistaken_goes_on_with_all():
+    class Late(Unreliable):
+        """A grid on which the mistaken node is alone at first."""
+
+        asked = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.asked += 1
+            return super().get_node_ids()[: 1 if self.asked == 1 else None]
+
+    grid = Late(client_app(model, node_data, train), nodes=CLIENTS)
+    grid.contexts[1000].node_config["num-partitions"] = 80
+    _, state = run_server(grid, config("fedavg", nodes=1, cohort=40), model)
+    assert state.updates >= ROUNDS - 1
+
+
+@pytest.mark.parametrize("said", [2, WRONG[0]])
+def test_the_servers_word_counts_for_more_than_that_of_all_nodes(said, caplog):
+    grid = memory_grid()
+    for node in range(1000 + said % CLIENTS, 1006):
+        grid.contexts[node].node_config["num-partitions"] = said + node - 1000
+    found, state = engine(grid, partitions=CLIENTS, nodes=CLIENTS)
+    assert found.clients == CLIENTS
+    assert one_round(found, state).accepted == CLIENTS
+    assert "the server's config says 6, which counts" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"partitions": CLIENTS}])
+def test_a_mistaken_node_keeps_its_first_client_where_nodes_have_several(given):
+    """With 18 clients on six nodes the others are not moved to other nodes."""
+    grid = memory_grid()
+    grid.contexts[1002].node_config["num-partitions"] = 1000
+    found, _ = engine(grid, clients=18, **given)
+    assert found.clients == 18
+    assert [found._node(client) for client in range(18)] == [1000 + i % 6 for i in range(18)]
+
+
+def test_a_node_without_a_place_in_the_federation_is_not_waited_for():
+    grid = memory_grid()
+    grid.contexts[1005].node_config |= {"partition-id": 70, "num-partitions": 80}
+    with pytest.raises(ValueError, match="5 nodes answered within 1 s and 6 are needed"):
+        engine(grid, wait=1)

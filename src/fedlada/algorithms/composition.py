@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,12 @@ class Algorithm:
             f"the innermost part is {type(rule).__name__}; a chain must end in a local rule"
             " (SGD, Adam, AMSGrad or your own LocalRule)",
         )
+        for name, value in self.settings().items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            require(
+                all(math.isfinite(n) for n in numbers if isinstance(n, float)),
+                f"{name} is {value}; it must be finite",
+            )
         for names in ("down", "up", "client_state", "server_state"):
             declared = list(getattr(self, names))
             twice = {name for name in declared if declared.count(name) > 1}

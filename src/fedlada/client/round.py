@@ -20,7 +20,7 @@ from ..protocol.federated import (
     federated_buffers,
     federated_parameters,
 )
-from ..protocol.messages import Reply, Task
+from ..protocol.messages import LONGEST_NAME, Reply, Task, well_named
 from ..protocol.seeds import seed_of
 from .optimizer import FederatedOptimizer
 from .store import NEVER, Store
@@ -95,6 +95,12 @@ class LocalRound:
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
         """Return the reply; call this after training."""
+        for name in metrics or ():
+            require(
+                well_named(name),
+                f"client {self._client} calls a metric {name!r:.200}; a name must be at"
+                f" most {LONGEST_NAME} characters that can be printed, without line breaks",
+            )
         optimizer = self._optimizer
         require(
             optimizer is not None and optimizer.lr_sum > 0,

@@ -8,17 +8,23 @@ Older versions are kept as long as a checkpoint may need them, so that a run can
 
 from __future__ import annotations
 
+import hashlib
 import io
+import pickle
+import re
+import struct
 import time
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from ..algorithms import Vector, Vectors
-from ..atomic import write
-from ..errors import FedladaError
+from ..atomic import sync_names, write
+from ..errors import FedladaError, require
 
 __all__ = [
     "NEVER",
@@ -36,6 +42,21 @@ NEVER = -1
 
 FORGET = 30 * 24 * 3600.0
 """Seconds after which a client's vectors of another run are deleted from disk."""
+
+MAGIC = b"fedlada\x01"
+"""The first bytes of a file; the SHA-256 of the rest follows."""
+
+ZIP = b"PK\x03\x04"
+"""The first bytes of a file of 0.2.0."""
+
+NAME = re.compile(r"(.+)-(\d+)\.pt")
+"""The name of a file: the run and the round of its vectors."""
+
+DAMAGE = (
+    *(ValueError, RuntimeError, EOFError, ArithmeticError, LookupError, struct.error),
+    *(zipfile.BadZipFile, pickle.UnpicklingError),
+)
+"""The errors of a file that is not what was written."""
 
 Version = tuple[str, int]
 """The run and the round in which a client's vectors were computed."""
@@ -109,18 +130,30 @@ class DiskStore:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def load(self, client: int, version: Version | None = None) -> Vectors:
+        self._there(client)
         found = choose(client, self._versions(client), version)
         if found is None:
             return Vectors()
-        vectors = torch.load(self._path(client, found), weights_only=True)
+        path = self._path(client, found)
+        try:
+            vectors = _opened(path.read_bytes())
+        except DAMAGE as error:
+            raise LostState(
+                f"the vectors that client {client} kept in round {found[1]} are damaged: {path} is"
+                f" not what was written ({error}). Restore that file from a backup; without it the"
+                " run cannot go on with this client: start it anew in another directory"
+            ) from error
         return Vectors((name, Vector(tensors)) for name, tensors in vectors.items())
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
         path = self._path(client, version)
-        path.parent.mkdir(exist_ok=True)
+        self._there(client)
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            sync_names(self._directory)
         content = io.BytesIO()
         torch.save({name: [t.cpu() for t in vector] for name, vector in kept.items()}, content)
-        write(path, content.getvalue())
+        write(path, _sealed(content.getvalue()))
 
     def settle(self, client: int, version: Version, resumable_from: int) -> None:
         versions = self._versions(client)
@@ -128,10 +161,20 @@ class DiskStore:
         forgotten += [v for v in versions if v[0] != version[0] and self._age(client, v) > FORGET]
         for old in forgotten:
             self._path(client, old).unlink()
+        for part in self._client(client).glob("*.pt.part"):  # of a process that was killed
+            part.unlink(missing_ok=True)
 
     def _versions(self, client: int) -> list[Version]:
-        names = [path.stem.rpartition("-") for path in self._client(client).glob("*-*.pt")]
-        return [(run, int(round)) for run, _, round in names]
+        names = (NAME.fullmatch(path.name) for path in self._client(client).glob("*-*.pt"))
+        return [(name[1], int(name[2])) for name in names if name is not None]
+
+    def _there(self, client: int) -> None:
+        if not self._directory.is_dir():
+            raise LostState(
+                f"{self._directory}, where client {client} keeps its vectors, is gone: it was"
+                " deleted or moved under the run. Put it back and run the same again, or start"
+                " anew in another directory"
+            )
 
     def _age(self, client: int, version: Version) -> float:
         return time.time() - self._path(client, version).stat().st_mtime
@@ -142,6 +185,26 @@ class DiskStore:
     def _path(self, client: int, version: Version) -> Path:
         run, round = version
         return self._client(client) / f"{run}-{round}.pt"
+
+
+def _sealed(content: bytes) -> bytes:
+    """Return the content of a file behind its hash."""
+    return MAGIC + hashlib.sha256(content).digest() + content
+
+
+def _opened(file: bytes) -> dict[str, list[Tensor]]:
+    """Return the tensors of a file that is what was written; else raise one of ``DAMAGE``."""
+    if file.startswith(MAGIC):
+        start = len(MAGIC) + hashlib.sha256().digest_size
+        digest, content = file[len(MAGIC) : start], file[start:]
+        require(hashlib.sha256(content).digest() == digest, "its hash does not fit")
+    else:  # 0.2.0 wrote no hash, but a zip archive has checksums of its own
+        content = file
+        require(file.startswith(ZIP), "it is empty, or begins with something else")
+        wrong = zipfile.ZipFile(io.BytesIO(content)).testzip()
+        require(wrong is None, f"the checksum of {wrong} does not fit")
+    vectors: dict[str, list[Tensor]] = torch.load(io.BytesIO(content), weights_only=True)
+    return vectors
 
 
 def choose(client: int, versions: Collection[Version], version: Version | None) -> Version | None:

@@ -33,7 +33,9 @@ def serving_app(serve: Callable[[Mapping[str, Any], Connect], None]) -> ServerAp
         def connect(
             plan: Plan, model: nn.Module, clients: int, nodes: int, wait: float
         ) -> GridEngine:
-            return GridEngine.of(plan, grid, model, clients=clients, nodes=nodes, wait=wait)
+            return GridEngine.of(
+                plan, grid, model, clients=clients, nodes=nodes, partitions=nodes, wait=wait
+            )
 
         serve(context.run_config, connect)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -23,6 +23,7 @@ from ..protocol.manifest import Manifest
 from ..protocol.messages import Failure, Rejection, Reply, Task
 from ..protocol.wire import send
 from ..server.plan import Plan
+from .nodes import Nodes
 from .pull import POLL, Pull, Unreadable
 from .records import Assignment, arrived, pack, read_identity, read_reply, task_record
 
@@ -51,12 +52,15 @@ class GridEngine:
         wait: float = 60.0,
         nodes: int = 1,
         clients: int | None = None,
+        partitions: int | None = None,
     ) -> None:
         """Find at least ``nodes`` nodes within ``wait`` seconds.
 
         ``algorithm`` is the algorithm's spec as JSON, for the clients; ``keeps`` says whether
-        they keep vectors between rounds.  Each node is one client, unless there are more
-        ``clients``: then node i of n has clients i, i + n, i + 2n and so on.
+        they keep vectors between rounds.  ``partitions`` is the number of nodes of the whole
+        federation; without it the majority of the nodes says how many they are.  Each node is
+        one client, unless there are more ``clients``: then node i of n has clients i, i + n,
+        i + 2n and so on.
         """
         require(
             deadline is None or deadline > 0,
@@ -65,9 +69,7 @@ class GridEngine:
         self._grid, self._manifest, self._algorithm = grid, manifest, algorithm
         self._buffers: BufferPolicy = buffers
         self._deadline = deadline
-        self._node_of: dict[int, int] = {}
-        self._nodes, self._fixed = 0, clients is not None
-        self.clients, self.keeps = clients or 0, keeps
+        self._nodes, self._clients, self.keeps = Nodes(partitions), clients, keeps
         self._find(nodes, wait)
 
     @classmethod
@@ -81,6 +83,7 @@ class GridEngine:
         wait: float,
         deadline: float | None = None,
         clients: int | None = None,
+        partitions: int | None = None,
     ) -> GridEngine:
         """Make the engine for a plan and a model."""
         return cls(
@@ -93,13 +96,26 @@ class GridEngine:
             wait=wait,
             nodes=nodes,
             clients=clients,
+            partitions=partitions,
         )
+
+    @property
+    def clients(self) -> int:
+        """Number of clients: as given, or one per node."""
+        return self._nodes.count if self._clients is None else self._clients
+
+    @property
+    def disagreeing(self) -> Mapping[int, int]:
+        """The nodes that say another number of nodes, by partition id, and what they say."""
+        return self._nodes.disagreeing
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and yield replies as they arrive."""
         began = time.monotonic()
         if any(self._node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
+        elif self.disagreeing:  # nodes that came since may know better
+            self._ask_new_nodes(wait=1.0)
         parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
         vectors = pack(parcel)
         assignment = Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
@@ -146,25 +162,27 @@ class GridEngine:
 
     def _find(self, nodes: int, wait: float) -> None:
         end = time.monotonic() + wait
-        while len(self._node_of) < nodes:
+        while len(self._nodes) < nodes:
             self._ask_new_nodes(wait=max(end - time.monotonic(), 1.0))
             if time.monotonic() > end:
                 break
-            if len(self._node_of) < nodes:
+            if len(self._nodes) < nodes:
                 time.sleep(POLL)
         require(
-            len(self._node_of) >= nodes,
-            f"{len(self._node_of)} nodes answered within {wait} s and {nodes} are needed; start"
+            len(self._nodes) >= nodes,
+            f"{len(self._nodes)} nodes answered within {wait} s and {nodes} are needed; start"
             " more SuperNodes, wait longer or ask for fewer",
         )
 
     def _ask_new_nodes(self, wait: float) -> None:
-        """Ask new nodes which client they are."""
-        there = list(self._grid.get_node_ids())
-        known = set(self._node_of.values())
-        new = [node for node in there if node not in known]
-        if not new:
-            return
+        """Ask new nodes which client they are, and count how many all say there are."""
+        connected = dict.fromkeys(self._grid.get_node_ids())
+        new = self._nodes.strangers(connected)
+        if new:
+            self._ask(new, connected, wait)
+        self._nodes.recount(connected)
+
+    def _ask(self, new: Sequence[int], connected: Collection[int], wait: float) -> None:
         ids = self._grid.push_messages(
             [Message(RecordDict(), node, MessageType.QUERY, group_id="fedlada") for node in new]
         )
@@ -174,17 +192,15 @@ class GridEngine:
                 if isinstance(message, Unreadable) or message.has_error():
                     continue
                 try:
-                    client, clients = read_identity(message.content)
-                except MalformedReply:
+                    partition, partitions = read_identity(message.content)
+                except MalformedReply as error:
+                    self._nodes.doubt(nodes[message_id], str(error))
                     continue
-                if self._node_of.get(client) in there:  # a connected node keeps its place
-                    continue
-                self._node_of[client] = nodes[message_id]
-                self._nodes = max(self._nodes, clients)
-                self.clients = self.clients if self._fixed else self._nodes
+                self._nodes.place(nodes[message_id], partition, partitions, connected)
 
     def _node(self, client: int) -> int | None:
-        return self._node_of.get(client % self._nodes)
+        """Return the node of a client; a cohort may be older than the number of clients."""
+        return self._nodes.node(client) if client < self.clients else None
 
     def _message(self, record: RecordDict, node: int, kind: str, round: int) -> Message:
         ttl = None if self._deadline is None else self._deadline + SKEW

@@ -28,7 +28,7 @@ from ..errors import FedladaError
 from ..protocol.codecs import Codecs, MalformedReply, Way
 from ..protocol.federated import BufferPolicy
 from ..protocol.manifest import Manifest
-from ..protocol.messages import Reply, Task, reply_parcel
+from ..protocol.messages import Reply, Task, reply_parcel, well_named
 from ..protocol.wire import Parcel, receive, send
 from .packing import opened, packed
 
@@ -237,8 +237,7 @@ class _Header:
 def _metrics(record: MetricRecord) -> dict[str, float]:
     if len(record) > MOST_METRICS:
         raise MalformedReply("too many metrics")
-    # Names are printed, so they must not move a cursor or start a new line.
-    if any(len(name) > LONGEST_NAME or not name.isprintable() for name in record):
+    if not all(map(well_named, record)):
         raise MalformedReply("wrong name of a metric")
     return {name: _number(value, "wrong value of a metric") for name, value in record.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from ..algorithms import algorithm as named_algorithm
 from ..protocol.seeds import seed_of
 from ..server.checkpoint import Checkpoints
-from ..server.loop import federate
+from ..server.loop import check_applied, federate
 from ..server.model import Evaluate, Server
 from ..server.plan import Plan, settings_table
 from ..server.record import RoundRecord
@@ -48,6 +49,8 @@ class ServerConfig:
     """Number of nodes that must be connected before the first round."""
     wait: float = 60.0
     """Seconds to wait for these nodes."""
+    num_partitions: int = 0
+    """Number of nodes, each one client, connected or not; 0 takes what most of the nodes say."""
     checkpoints: str = ""
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
@@ -110,9 +113,18 @@ def run_server(
     server = Server(plan, own, checkpoints=config.saving())
     if server.resumed is not None:
         print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
-    if server.state.round >= plan.rounds:
-        server.close()
-        return server.model(), server.state  # no node needs to be connected
+    with closing(server):
+        if server.state.round < plan.rounds:  # else no node needs to be connected
+            _rounds(grid, config, own, server, evaluate)
+        else:
+            check_applied(plan, server.state, {})
+    return server.model(), server.state
+
+
+def _rounds(
+    grid: Grid, config: ServerConfig, own: nn.Module, server: Server, evaluate: Evaluate | None
+) -> None:
+    plan, state = config.plan, server.state
     engine = GridEngine.of(
         plan,
         grid,
@@ -120,35 +132,45 @@ def run_server(
         nodes=config.nodes,
         wait=config.wait,
         deadline=config.deadline or None,
+        partitions=config.num_partitions or None,
     )
-    began, before = time.monotonic(), server.state.round
+    began, before = time.monotonic(), state.round
     for record in federate(
-        _with_the_nodes_there(plan, engine.clients),
+        _with_the_nodes_there(plan),
         engine,
-        server.state,
+        state,
         evaluate=server.evaluation(evaluate),
         save=server.save,
     ):
         each = (time.monotonic() - began) / (record.round - before)
         print(progress(record, plan.rounds, each * (plan.rounds - record.round)), flush=True)
-    server.close()
-    return server.model(), server.state
 
 
-def _with_the_nodes_there(plan: Plan, clients: int) -> Plan:
-    """Return the plan with a cohort of all clients if it asks for more: nodes come and go."""
-    if isinstance(plan.sampling, FixedSize) and plan.sampling.size > clients:
-        return dataclasses.replace(plan, sampling=FixedSize(clients))
+@dataclass(frozen=True)
+class AtMost:
+    """Draws a fixed number of clients, or all if there are fewer: nodes come and go."""
+
+    size: int
+
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+        return FixedSize(min(self.size, clients)).cohort(seed, round, clients)
+
+
+def _with_the_nodes_there(plan: Plan) -> Plan:
+    """Return the plan with a cohort of all clients whenever it asks for more."""
+    if isinstance(plan.sampling, FixedSize):
+        return dataclasses.replace(plan, sampling=AtMost(plan.sampling.size))
     return plan
 
 
 def progress(record: RoundRecord, rounds: int, left: float) -> str:
-    """Return a line: ``round 3/20: 10 of 10 replies, loss 1.234, 8.1 s; about 2 min left``."""
+    """Return a line: ``round 3/20: 9 of 9 replies, clients' loss 1.2, 8.1 s; about 2 min left``."""
     parts = [f"{record.accepted} of {len(record.cohort)} replies"]
     parts += [f"{count} {reason}" for reason, count in record.failures.items()]
     parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
     parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
     parts += [] if record.applied else ["round abandoned"]
+    parts += [f"clients' {name} {value:.4g}" for name, value in record.client_metrics.items()]
     parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
     then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
     return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"

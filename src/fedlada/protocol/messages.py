@@ -10,7 +10,10 @@ from .codecs import Codecs
 from .seeds import seed_of
 from .wire import Parcel, send
 
-__all__ = ["Failure", "Rejection", "Reply", "Task", "reply_parcel"]
+__all__ = ["LONGEST_NAME", "Failure", "Rejection", "Reply", "Task", "reply_parcel", "well_named"]
+
+LONGEST_NAME = 100
+"""Largest number of characters in the name of a metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,11 @@ class Rejection(Failure):
 
     nbytes: int = 0
     """Number of bytes of its vectors."""
+
+
+def well_named(name: object) -> bool:
+    """Return whether a metric may have this name: it is printed, so it must stay on its line."""
+    return isinstance(name, str) and len(name) <= LONGEST_NAME and name.isprintable()
 
 
 def reply_parcel(reply: Reply, task: Task) -> Parcel:

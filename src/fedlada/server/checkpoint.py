@@ -3,8 +3,9 @@
 A checkpoint is two files.  Each is written under a temporary name and renamed when it is complete
 and on the disk: first the vectors as ``round-00000012.safetensors``, then the manifest
 ``round-00000012.json`` with the hash of the vectors file, its own hash and all other values.  A
-vectors file without a manifest is ignored.  A checkpoint whose hashes do not match is skipped with
-a warning, and the one before it is used.
+vectors file without a manifest is ignored.  What is kept about each client is in a file that grows
+(:mod:`.ledger`), and the manifest has its length and hash.  A checkpoint whose hashes do not match
+is skipped with a warning, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import platform
+import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,60 +27,21 @@ from ..algorithms import Vector, Vectors
 from ..atomic import write
 from ..errors import FedladaError, missing_extra, require
 from ..protocol.federated import kind_of
-from .fingerprint import Plain, differences, fingerprint
+from .fingerprint import Plain, fingerprint
+from .ledger import LEDGER, NEVER, Ledger
 from .lock import DirectoryInUse, DirectoryLock
 from .record import RoundRecord
+from .saved import Checkpoint, CheckpointError, Names, NewerFormat, versions
 from .state import ServerState
 from .upgrade import FORMAT, upgraded
 
-__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "Names", "safetensors"]
+__all__ = ["Checkpoint", "CheckpointError", "Checkpoints", "safetensors"]
 
-Names = Mapping[str, list[str]]
-"""The names of the tensors of a vector: ``parameters`` and ``buffers``."""
-
-
-class CheckpointError(FedladaError):
-    """A checkpoint cannot be written, read or used."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """The saved state of a run after a round."""
-
-    state: ServerState
-    record: RoundRecord
-    """The record of that round."""
-    config: Mapping[str, Plain]
-    versions: Mapping[str, str]
-    names: Names
-    random: Tensor
-    """Torch's random state, for random numbers drawn outside of clients."""
-
-    def model(self) -> dict[str, Tensor]:
-        """Return the federated parameters and averaged buffers by their ``state_dict`` names."""
-        s = self.state.vectors
-        found = dict(zip(self.names["parameters"], s.x, strict=True))
-        if "buffers" in s:
-            found |= dict(zip(self.names["buffers"], s.buffers, strict=True))
-        return found
-
-    def check(self, config: Mapping[str, Plain]) -> None:
-        """Raise an error that names the differences unless ``config`` is what was saved."""
-        changed = differences(config, self.config)
-        if changed:
-            raise CheckpointError(
-                f"this run is not the one that was saved: {'; '.join(changed[:5])}"
-                f"{'; ...' if len(changed) > 5 else ''}. Go back to what was saved, or give"
-                " another directory to start anew"
-            )
-        now = _versions()
-        other = [
-            f"{n} {v} then, {now.get(n)} now" for n, v in self.versions.items() if v != now.get(n)
-        ]
-        if other:
-            warnings.warn(
-                f"saved by other versions ({'; '.join(other)}): bits may differ", stacklevel=3
-            )
+MANIFEST = re.compile(r"round-(\d{8,})\.json")
+OWN = re.compile(r"round-\d{8,}\.(safetensors|json\.part|safetensors\.part)")
+"""Files that belong to a checkpoint or are left of one; others are not touched."""
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""The errors of a checkpoint that is not what was written."""
 
 
 class Checkpoints:
@@ -99,6 +59,7 @@ class Checkpoints:
         self.directory = Path(directory)
         self.every, self.keep = every, keep
         self._lock = DirectoryLock(self.directory, wait=wait)
+        self._ledger = Ledger(self.directory)
 
     @property
     def clients(self) -> Path:
@@ -107,9 +68,8 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a checkpoint, in increasing order."""
-        return sorted(
-            int(path.stem.partition("-")[2]) for path in self.directory.glob("round-*.json")
-        )
+        names = (MANIFEST.fullmatch(path.name) for path in self.directory.glob("round-*.json"))
+        return sorted(int(name[1]) for name in names if name is not None)
 
     def open(self) -> None:
         """Make the directory and lock it, so that no other run can save there."""
@@ -132,72 +92,93 @@ class Checkpoints:
                 " process has taken the directory over; go on with that one"
             )
         content = _serialised(state, names)
-        manifest = {
-            "format": FORMAT,
-            "round": state.round,
-            "updates": state.updates,
-            "run": state.run,
-            "last_accepted": list(state.last_accepted.items()),
-            "history": state.history,
-            "record": dataclasses.asdict(record),
-            "config": config,
-            "fingerprint": fingerprint(config),
-            "versions": _versions(),
-            "names": names,
-            "vectors": list(state.vectors),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
         vectors, text = self._paths(state.round)
         try:
+            self._ledger.append(state)
+            manifest = {
+                "format": FORMAT,
+                "round": state.round,
+                "updates": state.updates,
+                "run": state.run,
+                "ledger": self._ledger.reference(),
+                "metric_names": state.metric_names,
+                "history": state.history,
+                "record": dataclasses.asdict(record),
+                "config": config,
+                "fingerprint": fingerprint(config),
+                "versions": versions(),
+                "names": names,
+                "vectors": list(state.vectors),
+                "sha256": hashlib.sha256(content).hexdigest(),
+            }
             write(vectors, content)
             write(text, _sealed(manifest))
         except OSError as error:
-            there = self.rounds()
-            raise CheckpointError(
-                f"the checkpoint of round {state.round} could not be written to {self.directory}"
-                f" ({error.strerror}). "
-                + (
-                    f"The one of round {there[-1]} is whole: make room and"
-                    if there
-                    else "Make room and"
-                )
-                + " run the same again"
-            ) from error
+            raise self._not_written(state.round, error) from error
         self._prune()
         return self.rounds()[0]
 
+    def _not_written(self, round: int, error: OSError) -> CheckpointError:
+        if not self.directory.is_dir():
+            return CheckpointError(
+                f"{self.directory} is gone: it was deleted or moved while the run was using it, in"
+                f" round {round}. Put it back and run the same again, or start anew in another"
+                " directory"
+            )
+        there = self.rounds()
+        whole = f"The one of round {there[-1]} is whole: make" if there else "Make"
+        return CheckpointError(
+            f"the checkpoint of round {round} could not be written to {self.directory}"
+            f" ({error.strerror}). {whole} room and run the same again"
+        )
+
     def latest(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints."""
-        there = self.rounds()
+        there, wrong = self.rounds(), {}
+        self._ledger = Ledger(self.directory)
         if there:
             safetensors()  # a missing library must not count as a damaged checkpoint
         for round in reversed(there):
             try:
                 return self._load(round, oldest=there[0])
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except NewerFormat:
+                raise
+            except DAMAGE as error:
+                wrong[round] = str(error) or type(error).__name__
+                before = "; trying the one before" if round != there[0] else ""
                 warnings.warn(
-                    f"the checkpoint of round {round} in {self.directory} is damaged ({error});"
-                    " trying the one before",
+                    f"the checkpoint of round {round} in {self.directory} is damaged"
+                    f" ({wrong[round]}){before}",
                     stacklevel=2,
                 )
         if there:
+            told = "; ".join(f"round {round}: {reason}" for round, reason in wrong.items())
             raise CheckpointError(
-                f"no checkpoint in {self.directory} is whole; restore one, or delete the directory"
-                " to start anew"
+                f"no checkpoint in {self.directory} is whole ({told}). Restore its files from a"
+                " backup and run the same again; without one the rounds up to"
+                f" {there[-1]} are lost: give another directory to start anew, and keep this one"
             )
         return None
 
     def _load(self, round: int, oldest: int) -> Checkpoint:
         vectors, text = self._paths(round)
-        manifest = upgraded(_unsealed(text.read_bytes()))
-        require(manifest["format"] == FORMAT, f"its format is {manifest['format']}, not {FORMAT}")
+        sealed = _unsealed(text.read_bytes())
+        if sealed["format"] > FORMAT:
+            raise NewerFormat(text, sealed["format"])
+        manifest = upgraded(sealed)
         content = vectors.read_bytes()
         require(
             hashlib.sha256(content).hexdigest() == manifest["sha256"],
             f"{vectors.name} is not what was written",
         )
-        tensors = safetensors().load(content)
+        tensors = _tensors(content)
         names: Names = manifest["names"]
+        ledger, entries = Ledger.read(self.directory, manifest["ledger"])
+        # Until format 2 the rounds were in the manifest itself.
+        last = {client: last for client, last, _ in entries} or dict(
+            manifest.get("last_accepted", ())
+        )
+        contributed = {client: value for client, _, value in entries}
         state = ServerState(
             Vectors(
                 (name, Vector(tensors[f"{name}/{part}"] for part in names[kind_of(name)]))
@@ -206,19 +187,24 @@ class Checkpoints:
             round=manifest["round"],
             updates=manifest["updates"],
             run=manifest["run"],
-            last_accepted=dict(manifest["last_accepted"]),
+            last_accepted={client: last for client, last in last.items() if last != NEVER},
+            contributed={client: value for client, value in contributed.items() if value},
+            metric_names=list(manifest.get("metric_names", ())),
             history={name: [tuple(r) for r in rs] for name, rs in manifest["history"].items()},
             resumable_from=oldest,
         )
         record = manifest["record"]
-        return Checkpoint(
+        found = Checkpoint(
             state=state,
             record=RoundRecord(**{**record, "cohort": tuple(record["cohort"])}),
             config=manifest["config"],
             versions=manifest["versions"],
             names=names,
             random=tensors["random"],
+            format=sealed["format"],
         )
+        self._ledger = ledger
+        return found
 
     def _paths(self, round: int) -> tuple[Path, Path]:
         stem = self.directory / f"round-{round:08}"
@@ -229,9 +215,20 @@ class Checkpoints:
         rounds = self.rounds()
         for round in rounds[: -self.keep]:
             self._paths(round)[1].unlink()
-        wanted = {self._paths(round)[0] for round in rounds[-self.keep :]}
-        for path in [*self.directory.glob("round-*.safetensors"), *self.directory.glob("*.part")]:
-            if path not in wanted:
+        kept = [self._paths(round) for round in rounds[-self.keep :]]
+        wanted = {vectors.name for vectors, _ in kept}
+        own = [path for path in self.directory.iterdir() if OWN.fullmatch(path.name)]
+        ledgers = [path for path in self.directory.glob("ledger-*") if LEDGER.fullmatch(path.name)]
+        if len(ledgers) > 1:
+            try:
+                manifests = [_unsealed(text.read_bytes()) for _, text in kept]
+            except DAMAGE:  # it may refer to any of them, and may yet be restored
+                ledgers = []
+            else:
+                wanted |= {m["ledger"]["file"] for m in manifests if m.get("ledger")}
+            own += ledgers
+        for path in own:
+            if path.name not in wanted:
                 path.unlink()
 
 
@@ -242,6 +239,16 @@ def _serialised(state: ServerState, names: Names) -> bytes:
             tensors[f"{name}/{part}"] = t.detach().cpu().contiguous()
     content: bytes = safetensors().save(tensors)
     return content
+
+
+def _tensors(content: bytes) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+
+    try:
+        found: dict[str, Tensor] = safetensors().load(content)
+    except SafetensorError as error:
+        raise FedladaError(f"its vectors cannot be read: {error}") from error
+    return found
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
@@ -258,16 +265,6 @@ def _unsealed(content: bytes) -> dict[str, Any]:
 
 def _hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("fedlada", "torch", "flwr"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def safetensors() -> ModuleType:

@@ -32,6 +32,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
         weighting=plan.weighting,
         accounts=Accounts(plan.algorithm, state.vectors, state.contributed),
         variances=state.variances,
+        updates=state.updates,
     )
     return Tally(plan.aggregator(), cohort, admission)
 

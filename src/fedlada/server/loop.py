@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..algorithms import Round
+from ..errors import FedladaError
 from ..protocol.engine import Engine
 from ..protocol.federated import BUFFERS
 from ..protocol.messages import Task
@@ -15,13 +16,17 @@ from ..protocol.seeds import seed_of
 from ..protocol.wire import send
 from .collect import collect
 from .plan import Plan
-from .record import Clock, RoundRecord
+from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
 from .tally import Tally
 
-__all__ = ["advance", "federate", "next_task", "report"]
+__all__ = ["NothingApplied", "advance", "check_applied", "federate", "next_task", "report"]
 
 Distances = tuple[float, float] | tuple[None, None]
+
+
+class NothingApplied(FedladaError):
+    """A run ended in which no round changed the model."""
 
 
 def federate(
@@ -37,8 +42,10 @@ def federate(
     ``state`` is updated in place.  ``save(state, record)`` is called after the update and before
     any client is told that its reply was accepted, so a run continued from the saved state is the
     same run.  It returns the earliest round from which the run can be resumed.
+
+    A run in which no round changed the model ends with :class:`NothingApplied`.
     """
-    trouble = Counter[str]()
+    trouble, missing = Counter[str](), Counter[str]()
     while state.round < plan.rounds:
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
@@ -48,6 +55,7 @@ def federate(
         if save is not None:
             state.resumable_from = save(state, record)
         engine.commit(task, sorted(tally.accepted) if applied else [])
+        missing.update(record.failures)
         trouble.update(record.rejected)
         trouble.update({f"limited {what}": count for what, count in record.limited.items()})
         yield record
@@ -57,6 +65,20 @@ def federate(
             + ", ".join(f"{reason} {count}x" for reason, count in trouble.most_common()),
             stacklevel=2,
         )
+    check_applied(plan, state, missing + trouble)
+
+
+def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) -> None:
+    """Raise an error if a run ends with the model that it began with."""
+    if state.updates or not plan.rounds:
+        return
+    told = ", ".join(f"{reason} {count}x" for reason, count in Counter(reasons).most_common(3))
+    raise NothingApplied(
+        f"none of {state.round} rounds changed the model: each had fewer accepted replies than it"
+        f" needs (minimum is {plan.minimum}; failed replies: {told or 'none since the start'})."
+        " Mend that, or ask more clients per round; then start anew, or go on with more rounds:"
+        " those that are saved count as done"
+    )
 
 
 def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Sequence[int]]:
@@ -86,7 +108,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     Returns whether the model changed, and drift and consistency if they are known.
     """
     tally.close()
-    applied = len(tally.accepted) >= plan.minimum
+    applied = plan.enough(len(tally.accepted))
     distances: Distances = None, None
     if applied:
         s, scalars, mean = state.vectors, tally.total.scalars(), tally.total.vectors()
@@ -108,6 +130,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             state.contributed |= tally.contributed
         if engine.keeps:
             state.last_accepted |= dict.fromkeys(sorted(tally.accepted), state.round)
+            state.changed.update(tally.accepted)
     state.round += 1
     state.updates += applied
     return applied, distances
@@ -124,9 +147,11 @@ def report(
 ) -> RoundRecord:
     """Return the record of the round; the clock stops before the evaluation."""
     seconds, own = clock.read()
-    metrics, spread = tally.metrics()
-    if evaluate is not None:
-        metrics |= {name: float(value) for name, value in evaluate(state.round).items()}
+    means, spread = tally.metrics()
+    names = names_on_record(state.metric_names, tally.reported)
+    left_out = len(tally.reported) - len(names)
+    limited = tally.limited + Counter({"number of metrics": left_out} if left_out else {})
+    metrics = {} if evaluate is None else evaluate(state.round)
     return RoundRecord(
         round=state.round,
         lr=task.lr,
@@ -143,7 +168,8 @@ def report(
         consistency=distances[1],
         failures=dict(sorted(tally.failures.items())),
         rejected=dict(sorted(tally.rejected.items())),
-        limited=dict(sorted(tally.limited.items())),
-        metrics=metrics,
-        spread=spread,
+        limited=dict(sorted(limited.items())),
+        metrics={name: float(value) for name, value in metrics.items()},
+        client_metrics={name: means[name] for name in names},
+        spread={name: spread[name] for name in names},
     )

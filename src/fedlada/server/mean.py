@@ -31,6 +31,8 @@ class Mean:
     """The weighted mean of named vectors and scalars; terms are folded in or merged."""
 
     is_mean: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    least: ClassVar[int] = 1
 
     def __init__(self) -> None:
         self.count = 0
@@ -61,6 +63,10 @@ class Mean:
                 self._not_finite.add(name)
         self._weight += Fraction(weight)
         self.count += 1
+
+    def combines(self, count: int) -> bool:
+        """Return whether so many terms have a mean: one is enough."""
+        return count >= self.least
 
     def merge(self, other: Mean) -> None:
         """Add all the terms of another mean."""

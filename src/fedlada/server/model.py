@@ -52,12 +52,14 @@ class Server:
         self._buffers = federated_buffers(model, plan.buffers)
         self._initial_buffers = self._buffers.clone()
         self._names = federated_names(model, plan.buffers)
-        self._config: dict[str, Plain] = {
-            **plan.identity(),
-            "parameters": {n: f"{p.dtype} {list(p.shape)}" for n, p in parameters.items()},
-            **{key: describe(value) for key, value in (config or {}).items()},
-        }
         self._checkpoints = checkpoints
+        self._config: dict[str, Plain] = {}
+        if checkpoints is not None:  # else nobody asks which run this is
+            self._config = {
+                **plan.identity(),
+                "parameters": {n: f"{p.dtype} {list(p.shape)}" for n, p in parameters.items()},
+                **{key: describe(value) for key, value in (config or {}).items()},
+            }
         self.resumed: RoundRecord | None = None
         """The record of the last saved round if the run continues from a checkpoint, else None."""
         require(

@@ -98,6 +98,26 @@ class Plan:
             isinstance(self.lr_decay, int | float) and 0 < self.lr_decay <= 1,
             f"lr_decay is {self.lr_decay!r}; it must be above 0 and at most 1",
         )
+        self._check_aggregator()
+
+    def enough(self, accepted: int) -> bool:
+        """Return whether a round with so many accepted replies changes the model."""
+        return accepted >= self.minimum and _combines(self.aggregator(), accepted)
+
+    def _check_aggregator(self) -> None:
+        made = self.aggregator()
+        require(
+            self.weighting == "uniform" or getattr(made, "weighted", True),
+            f"weighting is {self.weighting!r} and the aggregator is {self.aggregator}, which takes"
+            " no weights: choose weighting='uniform' or aggregator='mean'",
+        )
+        size = self.sampling.size if isinstance(self.sampling, FixedSize) else None
+        for what, count in (("sampling", size), ("target", self.target)):
+            require(
+                count is None or _combines(made, count),
+                f"{what} lets a round have {count} replies, and the aggregator {self.aggregator}"
+                f" needs {getattr(made, 'least', 'more')}: ask for more, or choose another",
+            )
 
     @classmethod
     def of(cls, **given: Unpack[PlanSettings]) -> Plan:
@@ -124,6 +144,12 @@ class Plan:
         }
 
 
+def _combines(aggregator: Aggregator, count: int) -> bool:
+    """Return whether an aggregator can combine so many replies; most can combine any number."""
+    combines: Callable[[int], bool] | None = getattr(aggregator, "combines", None)
+    return combines is None or combines(count)
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 
@@ -135,8 +161,10 @@ def settings_table(value: object) -> dict[str, Any]:
     text = str(value).strip().removeprefix("{").removesuffix("}")
     try:
         table: dict[str, Any] = tomllib.loads(f"table = {{ {text} }}")["table"]
-    except tomllib.TOMLDecodeError as error:
-        require(False, f"{value!r} is no table of settings ({error}); write it as a = 1, b = 2")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        require(
+            False, f"{value!r:.200} is no table of settings ({error}); write it as a = 1, b = 2"
+        )
         raise
     return table
 

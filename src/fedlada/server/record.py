@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-__all__ = ["Clock", "RoundRecord"]
+__all__ = ["Clock", "RoundRecord", "names_on_record"]
+
+NAMES_PER_ROUND, NAMES_PER_RUN = 100, 1000
+"""Largest number of names of clients' metrics on record, in a round and in a run."""
 
 T = TypeVar("T")
 
@@ -46,9 +49,29 @@ class RoundRecord:
     limited: Mapping[str, int] = field(default_factory=dict)
     """Accepted replies in which a quantity was reduced to its limit, counted by quantity."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Means of the metrics that clients reported, and the results of ``evaluate``."""
+    """The results of ``evaluate``, on the server; clients cannot add to them."""
+    client_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means of the metrics that clients reported."""
     spread: Mapping[str, float] = field(default_factory=dict)
     """Standard deviations over the clients of the metrics that they reported."""
+
+
+def names_on_record(known: list[str], reported: Mapping[str, int]) -> list[str]:
+    """Choose the clients' metrics of a round: those that most reported, within the limits.
+
+    ``known`` has the names of earlier rounds, and new ones are added to it; ``reported`` says how
+    many clients reported each.
+    """
+    chosen, earlier = list[str](), set(known)
+    for name in sorted(reported, key=lambda name: (-reported[name], name)):
+        if len(chosen) == NAMES_PER_ROUND:
+            break
+        if name not in earlier:
+            if len(known) == NAMES_PER_RUN:
+                continue
+            known.append(name)
+        chosen.append(name)
+    return sorted(chosen)
 
 
 class Clock:

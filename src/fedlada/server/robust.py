@@ -43,6 +43,7 @@ class _Held:
     """Holds a round's replies, with the methods of ``Mean``; their order does not matter."""
 
     is_mean: ClassVar[bool] = False
+    weighted: ClassVar[bool] = False
 
     def __init__(self, rule: _Rule) -> None:
         self.count, self._rule = 0, rule
@@ -64,6 +65,15 @@ class _Held:
             self._scalars.setdefault(name, []).extend([value] if math.isfinite(value) else [])
         self.count += 1
 
+    @property
+    def least(self) -> int:
+        """The number of replies from which on they can be combined."""
+        return self._rule.least
+
+    def combines(self, count: int) -> bool:
+        """Return whether so many replies can be combined."""
+        return self._rule.combines(count)
+
     def merge(self, other: _Held) -> None:
         """Hold the replies of another collector as well."""
         self._replies += other._replies
@@ -83,6 +93,15 @@ class _Held:
 
 
 class _Rule(ABC):
+    @property
+    def least(self) -> int:
+        """The number of replies from which on they can be combined."""
+        return 1
+
+    def combines(self, count: int) -> bool:
+        """Return whether so many replies can be combined."""
+        return count >= self.least
+
     def __call__(self) -> _Held:
         return _Held(self)
 
@@ -99,12 +118,29 @@ class TrimmedMean(_Rule):
     def __post_init__(self) -> None:
         require(0 <= self.trim < 0.5, f"trim is {self.trim}; it must be at least 0 and below 0.5")
 
+    @property
+    def least(self) -> int:
+        n = math.ceil(2 / (1 - 2 * Fraction(str(self.trim))))  # 2 * (trim * n + 1) <= n
+        while n > 1 and self.combines(n - 1):
+            n -= 1
+        return n
+
+    def combines(self, count: int) -> bool:
+        """Return whether some of so many are left; a few below ``least`` may also do."""
+        return 2 * self._cut(count) < count
+
     def combine(self, replies: Sequence[Vector]) -> Vector:
-        trim = Fraction(str(self.trim))  # exact decimal: 0.07 of 100 is 7, in floats slightly more
-        n, cut = len(replies), math.ceil(trim * len(replies))
-        advice = f"lower it, or let a round need minimum={math.ceil(2 / (1 - 2 * trim))} replies"
-        require(2 * cut < n, f"trim is {self.trim}; {cut} off each end of {n} is all: {advice}")
+        n, cut = len(replies), self._cut(len(replies))
+        advice = f"lower it, or let a round need minimum={self.least} replies"
+        require(
+            self.combines(n), f"trim is {self.trim}; {cut} off each end of {n} is all: {advice}"
+        )
         return _middle(replies, cut)
+
+    def _cut(self, n: int) -> int:
+        """Return how many of n are cut off each end."""
+        # As an exact decimal: 0.07 of 100 is 7, in floats slightly more.
+        return math.ceil(Fraction(str(self.trim)) * n)
 
 
 @dataclass(frozen=True, kw_only=True)

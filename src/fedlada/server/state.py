@@ -24,10 +24,14 @@ class ServerState:
     """The run's name, the same before and after it is resumed."""
     last_accepted: dict[int, int] = field(default_factory=dict)
     """The round of the last accepted reply of each client, if clients keep vectors."""
-    history: History = field(default_factory=dict)
-    """The guard's statistics of recent rounds."""
     contributed: dict[int, float] = field(default_factory=dict)
     """Each client's account with the guard, if the server sums up a vector of its replies."""
+    changed: set[int] = field(default_factory=set)
+    """The clients whose entries in these two changed since the last checkpoint."""
+    metric_names: list[str] = field(default_factory=list)
+    """The names of the clients' metrics that are on record."""
+    history: History = field(default_factory=dict)
+    """The guard's statistics of recent rounds."""
     variances: tuple[int, ...] = ()
     """The positions of the averaged buffers that are variances, and so are never negative."""
     resumable_from: int | None = None

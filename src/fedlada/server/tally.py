@@ -15,17 +15,23 @@ from typing import Protocol
 
 from ..algorithms import Vector, Vectors
 from ..errors import require
-from ..protocol.messages import Failure, Rejection, Reply
+from ..protocol.messages import Failure, Rejection, Reply, well_named
 from .guard import Admission, Measured, Open
 from .mean import Mean
 
 __all__ = ["Aggregator", "Tally"]
 
+LONGEST = 1e9
+"""Seconds of training that a client can claim at most, about 30 years: sums stay finite."""
+
 
 class Aggregator(Protocol):
     """Combines accepted replies into one: a mean, or a more robust aggregate.
 
-    An aggregator with ``merge(other)`` can be split over several collectors.
+    An aggregator with ``merge(other)`` can be split over several collectors.  One with
+    ``combines(count)`` says whether it can combine so many replies, and with ``least`` from what
+    number on it always can; a round of fewer is abandoned.  One with ``weighted = False`` takes no
+    weights, and is refused where replies are weighted.
     """
 
     count: int
@@ -70,9 +76,14 @@ class Tally:
         """Replies that wait until the limits of the first round are set."""
         self._usable: dict[int, Measured | None] = {}
         self._observed = Mean()
+        self.reported = Counter[str]()
+        """The number of accepted replies with each metric, by the metric's name."""
 
     def add(self, reply: Reply | Failure) -> None:
         """Fold a reply, hold it until limits are set, or count the reason of a failure."""
+        if isinstance(reply, Reply) and not all(map(well_named, reply.metrics)):
+            reason = "wrong name of a metric"
+            reply = Rejection(client=reply.client, reason=reason, nbytes=reply.nbytes)
         outcome = reply if isinstance(reply, Failure) else self._admission.measure(reply)
         if isinstance(outcome, Failure):
             self._count(outcome)
@@ -113,7 +124,7 @@ class Tally:
         self._observed.merge(other._observed)
         self.accepted += other.accepted
         self.contributed |= other.contributed
-        for name in ("failures", "rejected", "limited"):
+        for name in ("failures", "rejected", "limited", "reported"):
             getattr(self, name).update(getattr(other, name))
         for name, sizes in other.seen.items():
             self.seen.setdefault(name, []).extend(sizes)
@@ -193,7 +204,8 @@ class Tally:
         observed["norm²"] = _square(reply.vectors.delta.norm())
         self._observed.fold(Vectors(), weight=weight, scalars=observed)
         self.bytes_up += reply.nbytes
-        self.local_seconds += reply.seconds
+        self.reported.update(reply.metrics.keys())
+        self.local_seconds += reply.seconds if 0 <= reply.seconds <= LONGEST else LONGEST
         self.accepted.append(reply.client)
 
 

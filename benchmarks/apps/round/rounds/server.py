@@ -50,7 +50,7 @@ def ours(grid: Grid, name: str, nodes: int) -> Play:
         if record.accepted != nodes:
             raise RuntimeError(f"{record.accepted} of {nodes} replies to {name}: {record.failures}")
         return {
-            "train": record.metrics["train"],
+            "train": record.client_metrics["train"],
             "down": record.bytes_down / nodes,
             "up": record.bytes_up / nodes,
         }

@@ -21,6 +21,7 @@ Every cell is combined with all of ``[sweep]``, which gives (3 + 2) x 3 runs her
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,10 @@ from .reading import experiment, parse, table
 __all__ = ["cells"]
 
 _SEEDS = ("data.seed", "federation.seed")
+MOST = 10_000
+"""Largest number of runs in a sweep."""
+LONGEST = 200
+"""Largest number of characters in the name of a run, which names a directory."""
 
 
 def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
@@ -49,15 +54,26 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
     if not (isinstance(blocks, list) and all(isinstance(block, dict) for block in blocks)):
         raise ExperimentError(f"{path}: write each cell of the sweep under [[sweep.cell]].")
     common, changes = flatten(sweep), dict(map(parse, overrides))
+    grids = [common | flatten(block) for block in blocks]
+    runs = sum(map(_size, grids))
+    if runs > MOST:
+        raise ExperimentError(
+            f"{path}: the sweep has {runs:,} runs, and at most {MOST:,} are allowed; list fewer"
+            " alternatives, or make several sweeps."
+        )
     found: dict[str, Experiment] = {}
-    for block in blocks:
-        axes = common | flatten(block)
+    for axes in grids:
         if swept := sorted(axes.keys() & changes.keys()):
             raise ExperimentError(f"{swept[0]} is set by the sweep; change it in {path}.")
         for chosen in _combinations(axes, path):
             flat = flatten(tree) | chosen | changes
             config = experiment(flat, source=str(path), beside=path.parent)
             name = _name(config, chosen)
+            if len(name) > LONGEST:
+                raise ExperimentError(
+                    f"{path}: the name of a run, {name[:40]}..., has {len(name)} characters, and"
+                    f" at most {LONGEST} are allowed; give it a label, or sweep fewer keys."
+                )
             if name in found:
                 raise ExperimentError(
                     f"{path}: two runs of the sweep are called {name}; give one of them a label."
@@ -65,6 +81,10 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
             found[name] = config
     order = sorted(found, key=lambda name: (found[name].federation.seed, found[name].data.seed))
     return {name: found[name] for name in order}
+
+
+def _size(axes: Mapping[str, object]) -> int:
+    return math.prod(len(values) for values in axes.values() if isinstance(values, list))
 
 
 def _combinations(axes: Mapping[str, object], path: Path) -> Iterator[dict[str, object]]:

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Container
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ...algorithms import Algorithm, algorithm as by_name
 from ...client.objective import CLASSIFICATION, OBJECTIVES, Objective
@@ -16,10 +16,13 @@ from ...errors import ExperimentError
 from ...server.plan import Plan
 from .keys import flatten
 from .named import objective_named, source
-from .outside import MODULES
+from .outside import MODULES, foreign
 from .sections import Data, Engine, Evaluate, Federation, Model, Section, Train
 
 __all__ = ["FREE", "Experiment"]
+
+LONGEST = 100
+"""Largest number of characters in a name or a label."""
 
 Setting = bool | int | float | str | list[float]
 
@@ -67,16 +70,26 @@ class Experiment(Section):
     modules: str | None = None
     """The directory of the modules that other keys name; by default that of the file."""
 
+    @field_validator("name", "label")
+    @classmethod
+    def _names_a_directory(cls, value: str, info: ValidationInfo) -> str:
+        if len(value) > LONGEST or (value and not value.strip(". ")):
+            raise ValueError(
+                f"{info.field_name} is {value[:LONGEST]!r}; it names a directory, so it must have"
+                f" at most {LONGEST} characters, and not dots alone"
+            )
+        return value
+
     @model_validator(mode="before")
     @classmethod
-    def _defaults_that_follow_the_data(cls, given: object) -> object:
+    def _defaults_that_follow_the_data(cls, given: object, info: ValidationInfo) -> object:
         tables = ("data", "model", "train")
         if not (
             isinstance(given, dict) and all(isinstance(given.get(t, {}), dict) for t in tables)
         ):
             return given
         name = given.get("data", {}).get("dataset", "cifar10")
-        if not isinstance(name, str):
+        if not isinstance(name, str) or foreign(name, info):
             return given
         chosen = source(name)
         model = {"name": chosen.model} | given.get("model", {})
@@ -84,16 +97,18 @@ class Experiment(Section):
         return {**given, "model": model, "train": train}
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Experiment:
-        if self.model.name in source(self.data.dataset).too_small_for:
+    def _fits_together(self, info: ValidationInfo) -> Experiment:
+        known = not foreign(self.data.dataset, info)
+        if known and self.model.name in source(self.data.dataset).too_small_for:
             raise ValueError(
                 f"model.name is {self.model.name!r}, which needs larger images than those of"
                 f" {self.data.dataset}; leave model out, or choose another data.dataset"
             )
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
-        self._settings_have_their_type()
-        self.plan()
+        if not foreign(self.algorithm, info):
+            self._settings_have_their_type()
+            self.plan()
         return self
 
     def check_clients(self, clients: int) -> None:

@@ -7,13 +7,27 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic import ValidationInfo
+
 from ...errors import ExperimentError
 
-__all__ = ["MODULES", "located"]
+__all__ = ["LOOKING", "MODULES", "foreign", "located"]
+
+LOOKING = "looking"
+"""The key of a validation's context that is true if nothing may be imported."""
 
 MODULES = "modules"
 """The key for the directory in which modules are looked for."""
 KEYS = ("algorithm", "model.name", "data.dataset", "data.task")
+
+
+def foreign(value: object, info: ValidationInfo) -> bool:
+    """Return whether a value names code of another package, and may not be imported.
+
+    The file of a run is somebody's: to read it in a report must not execute anything.
+    """
+    looking = info.context is not None and info.context.get(LOOKING, False)
+    return looking and any(":" in word for word in _words(value))
 
 
 def located(flat: Mapping[str, object], beside: Path | None) -> dict[str, object]:

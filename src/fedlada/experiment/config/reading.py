@@ -16,28 +16,44 @@ from .experiment import Experiment
 from .keys import flatten, nest
 from .named import maker, source
 from .options import UNKNOWN, option_names
-from .outside import MODULES, located
+from .outside import LOOKING, MODULES, located
 
 __all__ = ["dump", "experiment", "parse", "read", "table"]
 
 
-def read(path: Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Return the experiment of a file without a sweep, with ``key=value`` words applied."""
+def read(path: Path, overrides: Iterable[str] = (), *, looking: bool = False) -> Experiment:
+    """Return the experiment of a file without a sweep, with ``key=value`` words applied.
+
+    When only ``looking``, no module that the file names is imported, and what depends on such a
+    module is not checked.
+    """
     flat = flatten(table(path))
     if any(key.split(".")[0] == "sweep" for key in flat):
         raise ExperimentError(f"{path} holds a sweep, many runs: use fedlada sweep {path}.")
     flat |= dict(map(parse, overrides))
-    return experiment(flat, source=str(path), beside=path.parent)
+    return experiment(flat, source=str(path), beside=path.parent, looking=looking)
 
 
 def table(path: Path) -> dict[str, object]:
     """Return the content of a TOML file, unchecked."""
     try:
-        return tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        flatten(found)  # raises RecursionError if dotted keys are too deep
+        return found
     except (FileNotFoundError, IsADirectoryError):
         raise ExperimentError(f"There is no file {path}; give an experiment's TOML file.") from None
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{path} is not TOML: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise ExperimentError(
+            f"{path} is not UTF-8, as TOML must be ({error.reason} at byte {error.start}); save it"
+            " again in that encoding."
+        ) from None
+    except RecursionError:
+        raise ExperimentError(
+            f"{path} has tables or lists within one another hundreds of times; no experiment needs"
+            " more than a few."
+        ) from None
 
 
 def parse(word: str) -> tuple[str, object]:
@@ -47,28 +63,28 @@ def parse(word: str) -> tuple[str, object]:
         raise ExperimentError(f"{word!r} is not key=value; write, for example, settings.lr=0.1.")
     try:
         return key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         if re.fullmatch(r"[A-Za-z][\w.:-]*", text):
             return key, text
         raise ExperimentError(f"{text!r}, given for {key}, is not a TOML value.") from None
 
 
 def experiment(
-    flat: Mapping[str, object], *, source: str, beside: Path | None = None
+    flat: Mapping[str, object], *, source: str, beside: Path | None = None, looking: bool = False
 ) -> Experiment:
     """Return the configuration of dotted keys; an error names the key, or the nearest known one.
 
     Modules that the keys name are looked for in the directory ``beside``, unless the key
-    ``modules`` names another directory.
+    ``modules`` names another directory; when only ``looking``, none is.
     """
-    flat = located(flat, beside)
+    flat = dict(flat) if looking else located(flat, beside)
     try:
-        return Experiment.model_validate(nest(flat))
+        return Experiment.model_validate(nest(flat), context={LOOKING: looking})
     except ValidationError as error:
-        raise ExperimentError(f"{source}: {_sentence(error, flat).rstrip('.')}.") from None
+        raise ExperimentError(f"{source}: {_sentence(error, flat, looking).rstrip('.')}.") from None
 
 
-def _sentence(error: ValidationError, flat: Mapping[str, object]) -> str:
+def _sentence(error: ValidationError, flat: Mapping[str, object], looking: bool) -> str:
     first = error.errors()[0]
     loc = [str(part) for part in first["loc"] if not isinstance(part, int)]
     if loc[:1] in (["algorithm"], ["settings"]):
@@ -76,6 +92,8 @@ def _sentence(error: ValidationError, flat: Mapping[str, object]) -> str:
     if loc[:1] == ["federation"]:
         del loc[2:]
     key = ".".join(loc)
+    if looking and first["type"] in ("extra_forbidden", UNKNOWN):
+        return f"there is no key {key!r}"
     if first["type"] == "extra_forbidden":
         return _unknown(key, flat)
     if first["type"] == UNKNOWN:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .named import maker, objective_named, source
 from .options import checked
+from .outside import foreign
 
 __all__ = ["Data", "Engine", "Evaluate", "Federation", "Model", "Section", "Train"]
 
@@ -48,13 +49,13 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_follows_from_the_data_set(cls, given: object) -> object:
+    def _what_follows_from_the_data_set(cls, given: object, info: ValidationInfo) -> object:
         if not (isinstance(given, dict) and isinstance(given.get("options", {}), dict)):
             return given
         name, task = given.get("dataset", "cifar10"), given.get("task")
         if not isinstance(name, str):
             return given
-        if isinstance(task, str):
+        if isinstance(task, str) and not foreign(task, info):
             objective_named(task)
         natural = given.get("partition") == "natural"
         if natural and given.get("clients") is not None:
@@ -62,6 +63,8 @@ class Data(Section):
                 f"data.clients is {given['clients']}, but data.partition is 'natural', which has"
                 " one client for each owner in the data; leave data.clients out"
             )
+        if foreign(name, info):
+            return given
         options = checked(source(name).load, given.get("options", {}), table="data.options")
         return ({} if natural else {"clients": CLIENTS}) | given | {"options": options}
 
@@ -81,10 +84,12 @@ class Model(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _only_its_options(cls, given: object) -> object:
+    def _only_its_options(cls, given: object, info: ValidationInfo) -> object:
         if not isinstance(given, dict) or not isinstance(given.get("name", ""), str):
             return given
         name = given.get("name", "lenet")
+        if foreign(name, info):
+            return given
         options = {key: value for key, value in given.items() if key != "name"}
         return {"name": name} | checked(maker(name), options, table="model")
 

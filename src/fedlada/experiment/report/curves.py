@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..results.comparison import capital
+from ..run.directory import CLIENTS
 from .blocks import Figure, Text
 from .figures import Panel, curves
 from .runs import Runs, Unit, percent
@@ -113,7 +114,7 @@ def _losses(runs: Runs) -> Titles:
     titles[f"train_{objective.score}"] = (f"{capital(objective.title)} {where}, %", 100.0)
     for name in names:
         titles[f"train_{name}"] = (f"{capital(objective.title_of(name))} {where}", 1.0)
-    return titles | {"loss": ("Clients' loss while training", 1.0)}
+    return titles | {f"{CLIENTS}loss": ("Clients' loss while training", 1.0)}
 
 
 def _split(

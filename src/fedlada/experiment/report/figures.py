@@ -48,6 +48,7 @@ def styled() -> Iterator[None]:
     with rc_context(
         {
             "svg.fonttype": "none",
+            "text.parse_math": False,  # a name may hold dollar signs
             "svg.hashsalt": "fedlada",
             "font.size": SIZE,
             "text.color": INK,

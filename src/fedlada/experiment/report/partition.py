@@ -26,6 +26,10 @@ def partitions(configs: list[Experiment]) -> list[Block]:
     }
     blocks: list[Block] = []
     for number, config in enumerate(list(distinct.values())[:SHOWN], 1):
+        if ":" in config.data.dataset:
+            text = f"Not drawn: a report does not import {config.data.dataset}, where the data are"
+            blocks.append(Text(f"{text} from; fedlada partition FILE --draw does."))
+            continue
         try:
             blocks.append(_figure(config, f"partition-{number}"))
         except (ImportError, OSError) as error:

@@ -116,8 +116,8 @@ class Runs:
     @cached_property
     def objective(self) -> Objective:
         """The objective of all runs."""
-        first = next(iter(self.configs.values()))
-        return first.objective(self.rounds.columns)
+        run, config = next(iter(self.configs.items()))
+        return RunDirectory(run).objective(config, self.rounds.columns)
 
     @cached_property
     def things(self) -> str:

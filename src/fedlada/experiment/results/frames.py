@@ -11,7 +11,7 @@ import polars as pl
 from ...errors import ExperimentError
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
-from ..run.directory import RunDirectory, runs_in
+from ..run.directory import CLIENTS, RunDirectory, runs_in
 
 __all__ = ["SEEDS", "configurations", "frame", "measured", "summary", "varied"]
 
@@ -35,8 +35,8 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
     which adds the settings in which runs of that title differ (except seeds); every dotted key in
     which configurations differ, and always lr and the seed; the ``split`` of the evaluation; the
     ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its name in tables;
-    the numbers of the record, with metrics under their own names; and the running totals
-    ``total_bytes`` and ``total_seconds``.
+    the numbers of the record, with metrics under their own names and those that clients report
+    under ``client_`` and that name; and the running totals ``total_bytes`` and ``total_seconds``.
     """
     configs = configurations(directories)
     flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
@@ -118,7 +118,8 @@ def measured(data: pl.DataFrame) -> str:
 def _records(run: Path, config: Experiment) -> list[Flat]:
     """Return the numbers of a run's records; failed, rejected and limited replies are counted."""
     records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
-    objective = config.objective({name for record in records for name in record})
+    names = {name for record in records for name in record}
+    objective = RunDirectory(run).objective(config, names)
     for record in records:
         score = record.get(f"{config.evaluate.split}_{objective.score}")
         record |= {objective.score: score, "score": score, "measure": objective.title}
@@ -132,8 +133,17 @@ def _numbers(flat: Mapping[str, object]) -> Flat:
         if table in COUNTED:
             numbers[table] = int(str(numbers[table])) + int(str(value))
         elif not isinstance(value, list):
-            numbers[name if table == "metrics" else "_".join(filter(None, (name, table)))] = value
+            numbers[_column(table, name)] = value
     return numbers
+
+
+def _column(table: str, name: str) -> str:
+    """Return the column of a value; no metric of a client has a column of the server's."""
+    if table == "metrics":
+        return name
+    if table == "client_metrics":
+        return f"{CLIENTS}{name}"
+    return f"{name}_{table}" if name else table
 
 
 def _cell(value: object) -> object:

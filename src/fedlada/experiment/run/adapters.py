@@ -10,6 +10,7 @@ from typing import Protocol
 from ... import RoundRecord
 from ..config.experiment import Experiment
 from ..config.keys import flatten
+from .directory import CLIENTS
 
 __all__ = ["ADAPTERS", "MLflow", "TensorBoard", "Tracker", "WeightsAndBiases"]
 
@@ -28,12 +29,18 @@ class Tracker(Protocol):
 
 def _scalars(record: RoundRecord) -> dict[str, float]:
     flat = flatten(dataclasses.asdict(record))
-    names = {key: key.removeprefix("metrics.") for key in flat if key != "round"}
+    names = {key: _name(key) for key in flat if key != "round"}
     return {
         name: float(value)
         for key, name in names.items()
         if isinstance(value := flat[key], (bool, int, float))
     }
+
+
+def _name(key: str) -> str:
+    """Return the tracked name: ``test_loss`` of the server, ``client_loss`` of its clients."""
+    table, _, name = key.partition(".")
+    return {"metrics": name, "client_metrics": f"{CLIENTS}{name}"}.get(table, key)
 
 
 class TensorBoard:

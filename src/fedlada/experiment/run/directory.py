@@ -3,6 +3,7 @@
 ``config.toml``   the complete configuration, which is enough to repeat the run
 ``records.jsonl`` one line per finished round
 ``checkpoints/``  the state of the server and the clients, from which a run resumes
+``objective.json`` what it is judged by, if a module of its own says it
 ``done.json``     written last: machine, versions, command, seconds
 ``log.txt``       the output of the run, if a sweep ran it
 """
@@ -10,21 +11,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from torch import Tensor
 
 from ... import Checkpoints
 from ...atomic import write
+from ...client.objective import CLASSIFICATION, Metric, Objective
 from ...errors import ExperimentError
+from ...server.upgrade import upgraded_record
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
 from ..config.reading import dump, read
 
-__all__ = ["RunDirectory", "runs_in"]
+__all__ = ["CLIENTS", "RunDirectory", "runs_in"]
 
-CONFIG = "config.toml"
+CONFIG, OBJECTIVE = "config.toml", "objective.json"
+CLIENTS = "client_"
+"""What precedes the name of a metric that clients reported, in columns and trackers."""
 TAIL = 2**20
 """The number of bytes at the end of the records that are read to find the last line."""
 
@@ -52,8 +59,29 @@ class RunDirectory:
 
     @property
     def config(self) -> Experiment:
-        """The configuration of the run."""
+        """The configuration of the run, to look at: no module that it names is imported."""
+        return read(self.config_file, looking=True)
+
+    def experiment(self) -> Experiment:
+        """Return the configuration to run; the modules that it names are found and checked."""
         return read(self.config_file)
+
+    def note(self, objective: Objective) -> None:
+        """Write down how the run is judged, for readers that do not import its modules."""
+        titles = {name: objective.title_of(name) for name in objective.metrics}
+        told = {"name": objective.name, "score": objective.score, "metrics": titles}
+        write(self.path / OBJECTIVE, json.dumps(told).encode())
+
+    def objective(self, config: Experiment, recorded: Container[str]) -> Objective:
+        """Return how the run of this configuration is judged; the metrics are only names here."""
+        file = self.path / OBJECTIVE
+        if config.data.task is None or ":" not in config.data.task:
+            return config.objective(recorded)
+        if not file.exists():
+            return CLASSIFICATION  # nothing is recorded yet
+        told = json.loads(file.read_text())
+        metrics = {name: Metric(_unknown, title=title) for name, title in told["metrics"].items()}
+        return Objective(name=told["name"], loss=_unknown, metrics=metrics, score=told["score"])
 
     def checkpoints(self, *, wait: float = 0.0) -> Checkpoints:
         """Return the checkpoints; opening waits up to ``wait`` seconds for another process."""
@@ -88,10 +116,10 @@ class RunDirectory:
         write(self.path / "done.json", json.dumps(about, indent=2).encode())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records as parsed JSON, without an incomplete last line."""
+        """Yield the records as parsed JSON in today's format, without an incomplete last line."""
         text = self.records_file.read_text() if self.records_file.exists() else ""
         for line in text.rpartition("\n")[0].splitlines():
-            yield json.loads(line)
+            yield upgraded_record(json.loads(line))
 
     def last_record(self) -> dict[str, Any]:
         """Return the newest record, even of a run in another process; empty if there is none."""
@@ -101,7 +129,11 @@ class RunDirectory:
             file.seek(max(0, self.records_file.stat().st_size - TAIL))
             whole = file.read().rpartition(b"\n")[0]
         line = whole.rpartition(b"\n")[2]
-        return dict(json.loads(line)) if line else {}
+        return upgraded_record(json.loads(line)) if line else {}
+
+
+def _unknown(*_: Tensor) -> NoReturn:
+    raise ExperimentError("the metrics of a run that is only looked at cannot be computed.")
 
 
 def runs_in(directory: Path) -> list[Path]:

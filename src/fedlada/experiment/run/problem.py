@@ -29,6 +29,7 @@ class Problem:
     clients: Clients
     train: LocalTraining
     evaluate: Callable[[nn.Module], Mapping[str, float]]
+    objective: Objective
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def build(config: Experiment) -> Problem:
             prepare=prepare,
         ),
         evaluate=_evaluation(config, train, held_out, objective, prepare),
+        objective=objective,
     )
 
 

@@ -29,7 +29,9 @@ class Display:
         self._latest: dict[Path, Mapping[str, object]] = {
             run: RunDirectory(run).last_record() for run in runs
         }
-        self._score = {run: score(self._configs[run], line) for run, line in self._latest.items()}
+        self._score = {
+            run: score(run, self._configs[run], line) for run, line in self._latest.items()
+        }
         self._began, self._first = time.monotonic(), self._done()
         self._shown, self._reported = self._began, set[Path]()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -88,7 +90,7 @@ class Display:
 
     def _take(self, run: Path, line: Mapping[str, object]) -> None:
         self._latest[run] = line
-        self._score[run] = score(self._configs[run], line) or self._score[run]
+        self._score[run] = score(run, self._configs[run], line) or self._score[run]
 
     def _due(self, every: float) -> bool:
         due = time.monotonic() - self._shown > every
@@ -126,11 +128,11 @@ class Display:
         return f"{60 * rate:.1f} rounds/min, {clock} left"
 
 
-def score(config: Experiment, line: Mapping[str, object]) -> str:
+def score(run: Path, config: Experiment, line: Mapping[str, object]) -> str:
     """Return ``test accuracy 51.2%`` from a JSON record; empty if the round was not evaluated."""
     metrics = line.get("metrics")
     if not isinstance(metrics, Mapping):
         return ""
-    objective, split = config.objective(metrics), config.evaluate.split
+    objective, split = RunDirectory(run).objective(config, metrics), config.evaluate.split
     value = metrics.get(f"{split}_{objective.score}")
     return "" if value is None else f"{split} {objective.title} {value:.1%}"

@@ -22,9 +22,9 @@ __all__ = ["rounds", "run"]
 def run(path: Path) -> Iterator[RoundRecord]:
     """Run the remaining rounds and yield each record after it is written to disk."""
     directory = RunDirectory(path)
-    config = directory.config
     if directory.finished():
         return
+    config = directory.experiment()
     began = time.time()
     if config.engine.name == "process":
         yield from rounds(config, directory)
@@ -64,6 +64,8 @@ def _simulation(
     config: Experiment, directory: RunDirectory, engine: Callable[[Problem], Engine] | None
 ) -> Simulation[ClientData]:
     problem = build(config)
+    if config.data.task is not None and ":" in config.data.task:
+        directory.note(problem.objective)
     return simulate(
         problem.model,
         problem.clients,

@@ -13,6 +13,7 @@ from pathlib import Path
 from ... import RoundRecord
 from ...atomic import write
 from ...errors import ExperimentError, missing_extra
+from ...server.upgrade import upgraded_record
 from ..config.experiment import Experiment
 from .adapters import ADAPTERS, Tracker
 from .directory import RunDirectory
@@ -72,8 +73,8 @@ class JsonLines:
 
 def parsed(line: bytes | str) -> RoundRecord:
     """Return the record of a line."""
-    found = json.loads(line)
-    for key in ("metrics", "spread"):
+    found = upgraded_record(json.loads(line))
+    for key in ("metrics", "client_metrics", "spread"):
         found[key] = {n: math.nan if v is None else v for n, v in found[key].items()}
     return RoundRecord(**{**found, "cohort": tuple(found["cohort"])})
 

@@ -67,9 +67,11 @@ class Admission:
         weighting: Weighting = "uniform",
         accounts: Accounts | None = None,
         variances: Collection[int] = (),
+        updates: int = 0,
     ) -> None:
+        """Start a round after so many ``updates`` of the server's vectors."""
         self._guard, self._weighting, self._variances = guard, weighting, variances
-        self._round = task.round
+        self._updates = updates
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
         self._coasting = algorithm.part.coasting(task.vectors, 1.0)
@@ -84,7 +86,7 @@ class Admission:
         self.calibration = guard.calibration
 
     def _limits(self, history: History) -> dict[str, Limit]:
-        return self._guard.limits(history, rises=self._moments, round=self._round)
+        return self._guard.limits(history, rises=self._moments, updates=self._updates)
 
     def _smallest(self, task: Task) -> dict[str, float]:
         """Return the size of each quantity that is never limited."""

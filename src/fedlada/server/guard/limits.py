@@ -38,7 +38,8 @@ What is measured is what an honest client *can* do:
   a running maximum behaves: its records become rarer as 1/t.  A share that is always allowed would
   let a patient client multiply v without end, since AMSGrad forgets nothing.  No tensor may rise
   by more than ``TENSOR`` times the limit of the whole: else all of the rise could be spent on one
-  small layer.
+  small layer.  (It may always rise to the mean of the whole: a layer that had no gradient so far
+  starts from next to nothing.)
 - What the server sums up over all rounds (SCAFFOLD's c, FedDyn's h) is limited in total: a client
   has a running account of how much its replies have lengthened the sum, and the account is
   limited like any other quantity.  A limit on each reply alone would let a small lie add up.
@@ -147,14 +148,14 @@ class Guard:
         }
 
     def limits(
-        self, history: History, *, rises: Collection[str] = (), round: int = 0
+        self, history: History, *, rises: Collection[str] = (), updates: int = 0
     ) -> dict[str, Limit]:
-        """Return the limits of each quantity in a round, counted from 0.
+        """Return the limits of each quantity after so many rounds that changed the model.
 
         ``rises`` names the second moments.
         """
         return {
-            name: self._rise(name, rounds, round) if name in rises else self._limit(name, rounds)
+            name: self._rise(name, rounds, updates) if name in rises else self._limit(name, rounds)
             for name, rounds in history.items()
         }
 
@@ -182,11 +183,11 @@ class Guard:
         low = median / factor if name in COUNTS else 0.0
         return Limit(low, high, low / self.beyond, median * factor * self.beyond)
 
-    def _rise(self, name: str, rounds: Sequence[Seen], round: int) -> Limit:
+    def _rise(self, name: str, rounds: Sequence[Seen], updates: int) -> Limit:
         median, power = self._level(name, rounds)
         high = median * self.rise**power
-        if round:  # the first rise is from next to nothing
-            high = min(max(high, self.records / (round + 1)), self.records / 2)
+        if updates:  # the first rise is from next to nothing
+            high = min(max(high, self.records / (updates + 1)), self.records / 2)
         return Limit(0.0, high, 0.0, high * self.beyond)
 
 

@@ -25,7 +25,7 @@ class Rise(NamedTuple):
 
     whole: float
     tensors: list[float]
-    """The relative rise of each tensor; 0 for one without elements."""
+    """The rise of each tensor relative to its own root plus the mean root of all."""
     low: bool
 
 
@@ -37,7 +37,10 @@ class SecondMoment:
         self._sent = sent
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
-        self._sizes = [float(t.sum()) for t in self._root]
+        sizes = [float(t.sum()) for t in self._root]
+        self._size = sum(sizes)
+        mean = self._size / sent.numel() if sent.numel() else 0.0
+        self._sizes = [size + mean * t.numel() for size, t in zip(sizes, self._root, strict=True)]
         self._room = {t.dtype: torch.empty(BLOCK, dtype=t.dtype, device=t.device) for t in sent}
 
     def rise(self, vector: Vector) -> Rise:
@@ -56,7 +59,7 @@ class SecondMoment:
                 lowest = min(lowest, low)
             sizes.append(size)
         tensors = [a / b if b else 0.0 for a, b in zip(sizes, self._sizes, strict=True)]
-        return Rise(sum(sizes) / sum(self._sizes), tensors, lowest < 0)
+        return Rise(sum(sizes) / self._size, tensors, lowest < 0)
 
     def raised(self, vector: Vector) -> Vector:
         """Return the vector with all elements raised to the floor where they are below it."""
