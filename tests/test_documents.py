@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedlada import Checkpoints, export
+from fedlada.cli import main
 from fedlada.flower.loopback import RaySimulation
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +31,7 @@ def run(*command: str, where: Path = ROOT) -> str:
 def test_the_first_example_of_the_readme_passes_40_percent():
     first, *_ = blocks("README.md", "python")
     *_, last = run(sys.executable, "-W", "error", "-c", first).splitlines()
-    accuracy = re.fullmatch(r"round 20: test accuracy (.*)%", last)
+    accuracy = re.fullmatch(r"round 10: test accuracy (.*)%", last)
     assert accuracy is not None
     assert float(accuracy[1]) > 40
 
@@ -63,28 +65,77 @@ def commands(*, flwr: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("command", commands(flwr=False))
-def test_the_commands_of_the_documents_run(command):
-    short = (
-        " federation.rounds=1" if command.startswith("fedlada sweep experiments/cifar10") else ""
+ALONE = ("fedlada algorithms", "fedlada run examples/own_problem", "python examples/deployment")
+"""Commands that are run as the shell runs them; other commands of fedlada in this process."""
+SHORTER = {
+    "fedlada sweep experiments/digits": "federation.rounds=5",
+    "fedlada sweep experiments/cifar10": "federation.rounds=1 federation.cohort=2 train.steps=5",
+}
+"""What is added to commands that would take minutes."""
+ON_RAY = "fedlada run examples/engines.toml engine.name=ray --out runs/on-ray"
+OWN_LOOP = "python examples/own_loop.py 3"
+"""These two have tests of their own."""
+
+
+@pytest.mark.parametrize(
+    "command", [line for line in commands(flwr=False) if line not in (ON_RAY, OWN_LOOP)]
+)
+def test_the_commands_of_the_documents_run(command, monkeypatch):
+    if command.startswith(ALONE):
+        assert run("bash", "-c", command)
+    else:
+        more = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
+        fedlada(f"{command} {more}", monkeypatch)
+
+
+def fedlada(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command of fedlada in this process, where the documents are."""
+    program, *words = shlex.split(command)
+    assert program == "fedlada"
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code, ended.value.code
+
+
+def test_a_run_on_ray_is_the_run_in_process(tmp_path, monkeypatch):
+    assert ON_RAY in commands(flwr=False)
+    fedlada(ON_RAY, monkeypatch)
+    fedlada(f"fedlada run examples/engines.toml --out {tmp_path}/run", monkeypatch)
+    ray, process = ROOT / "runs/on-ray", tmp_path / "run"
+    assert sorted(path.name for path in ray.iterdir()) == sorted(
+        path.name for path in process.iterdir()
     )
-    assert run("bash", "-c", command + short)
+    assert untimed(ray) == untimed(process)
+    for where, name in ((ray, "ray"), (process, "process")):
+        export(Checkpoints(where / "checkpoints"), tmp_path / name)
+    assert (tmp_path / "ray").read_bytes() == (tmp_path / "process").read_bytes()
 
 
-def test_the_flwr_commands_of_the_documents_run(tmp_path):
+def untimed(directory: Path) -> list[dict]:
+    """The records without what a clock had to say."""
+    records = map(json.loads, (directory / "records.jsonl").read_text().splitlines())
+    return [{k: v for k, v in record.items() if "seconds" not in k} for record in records]
+
+
+def test_the_flwr_commands_of_the_documents_run_on_a_hundred_virtual_clients(tmp_path):
     """In a simulation of our own: as written they would leave a SuperLink running."""
-    with RaySimulation(tmp_path / "simulation", nodes=12) as engine:
+    with RaySimulation(tmp_path / "simulation", nodes=100, at_once=1) as engine:
         for command in commands(flwr=True):
             words = shlex.split(command)
             assert words[:2] == ["flwr", "run"]
             given = re.sub(r" (?=[a-z-]+=)", "\n", words[words.index("-c") + 1])
-            config = tomllib.loads(given) | {"num-server-rounds": 2, "nodes": 12}
-            assert "round 2/2" in engine.run(ROOT / words[2], config=config)
+            shorter = {"num-server-rounds": 2, "nodes": 100, "target": 8}
+            printed = engine.run(ROOT / words[2], config=tomllib.loads(given) | shorter)
+            rounds = re.findall(r"round (\d)/2: (\d+) of 10 replies", printed)
+            assert rounds == [("1", "8"), ("2", "8")]
 
 
 def test_the_own_loop_example_is_short_and_learns():
-    assert len((ROOT / "examples/own_loop.py").read_text().splitlines()) < 40
-    printed = run(sys.executable, "-W", "error", "examples/own_loop.py", "4")
+    assert OWN_LOOP in commands(flwr=False)
+    _, *words = OWN_LOOP.split()
+    assert len((ROOT / words[0]).read_text().splitlines()) < 40
+    printed = run(sys.executable, "-W", "error", *words)
     first, *_, last = (float(line.split()[-1][:-1]) for line in printed.splitlines())
     assert last > max(first, 20)
 

@@ -65,8 +65,14 @@ def run(name, fault=None, *, bad=BAD, guard=Guard(), rounds=ROUNDS, **settings):
     return fed, records
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("name", "weighting"),
+    [
+        *((name, "uniform") for name in ALGORITHMS),
+        ("fedlada", "examples"),
+        ("scaffold", "examples"),
+    ],
+)
 def test_the_guard_leaves_honest_runs_alone_bit_for_bit(name, weighting):
     guarded, records = run(name, rounds=30, weighting=weighting)
     without, _ = run(name, rounds=30, weighting=weighting, guard=None)

@@ -1,4 +1,7 @@
-"""A deployment on the loopback works, keeps strangers out, and leaves nothing behind."""
+"""A deployment on the loopback works, keeps strangers out, and leaves nothing behind.
+
+A run on its nodes ends in the bits of the same run in process.
+"""
 
 import re
 import stat
@@ -9,6 +12,7 @@ import pytest
 
 from fedlada.flower.loopback import Deployment, DeploymentError
 from fedlada.flower.loopback.certificates import write_node_key
+from flower.agreement import ROUNDS, in_process, run_on
 
 PROJECT = """
 [project]
@@ -81,6 +85,54 @@ def train(message, context):
 """
 
 
+HOOK = '''
+"""Counts the objects that a SuperNode sends to, and receives from, the SuperLink."""
+
+import os
+import sys
+
+if "flower-supernode" in sys.argv[0] or "supernode" in " ".join(sys.orig_argv):
+    import httpx
+
+    send = httpx.Client.send
+
+    def counted(self, request, **options):
+        response = send(self, request, **options)
+        path = request.url.path
+        if path.endswith(("fleet/push-object", "fleet/pull-object")):
+            up = path.endswith("push-object")
+            length = (request if up else response).headers["content-length"]
+            with open(os.environ["COUNTED"], "a") as file:
+                file.write(f"{'up' if up else 'down'} {length}\\n")
+        return response
+
+    httpx.Client.send = counted
+'''
+
+ENVELOPE = 8_000
+"""An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what
+Flower wraps it all in."""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file to which the hook writes, and beside it the hook."""
+    directory = tmp_path_factory.mktemp("hooks")
+    (directory / "sitecustomize.py").write_text(HOOK)
+    (directory / "counted").touch()
+    return directory / "counted"
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory, counted: Path) -> Iterator[Deployment]:
+    directory = tmp_path_factory.mktemp("deployment")
+    sites = [{"site": "a b"}, {"site": "c"}]
+    environment = {"PYTHONPATH": str(counted.parent), "COUNTED": str(counted)}
+    with Deployment(directory, nodes=2, node_configs=sites, environment=environment) as started:
+        yield started
+    assert processes_of(directory) == {}
+
+
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("app")
@@ -91,14 +143,6 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "server.py").write_text(SERVER)
     (package / "client.py").write_text(CLIENT)
     return directory
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp("deployment")
-    with Deployment(directory, nodes=2, node_configs=[{"site": "a b"}, {"site": "c"}]) as started:
-        yield started
-    assert processes_of(directory) == {}
 
 
 def processes_of(directory: Path) -> dict[int, str]:
@@ -150,6 +194,28 @@ def test_an_app_runs_to_its_end_on_authenticated_nodes(
 def test_a_failing_app_raises_with_its_log(deployment: Deployment, app: Path) -> None:
     with pytest.raises(DeploymentError, match=r"(?s)run-\d+\.log.*ValueError: asked to fail"):
         deployment.run(app, config={"text": "fail"})
+
+
+def test_real_nodes_over_tls_end_in_the_bits_of_the_in_process_engine(
+    deployment: Deployment, coded: None, counted: Path, tmp_path: Path
+) -> None:
+    """One whose clients keep vectors, and an adaptive one with a codec: records tell the bytes.
+
+    They are held against what passes Flower's own HTTP layer, where a hook in every process reads
+    the lengths of the bodies that Flower sends and receives.
+    """
+    before = len(counted.read_text().splitlines())
+    ended = [("scaffold", "exact"), ("fedlada", "bf16")]
+    runs = run_on(deployment, ended, tmp_path / "saved", cohort=2)
+    for run in ended:
+        assert list(runs.differences(*run)) == []
+    records = [record for run in ended for record in in_process(*run, nodes=2, cohort=2).run()]
+    messages = deployment.nodes * (ROUNDS + 1) * len(ended)  # one asks who each node is
+    lines = [line.split() for line in counted.read_text().splitlines()[before:]]
+    for way in ("down", "up"):
+        passed = sum(int(length) for each, length in lines if each == way)
+        told = sum(getattr(record, f"bytes_{way}") for record in records)
+        assert told < passed < told + messages * ENVELOPE, way
 
 
 def test_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:

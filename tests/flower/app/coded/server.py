@@ -1,0 +1,28 @@
+"""The ServerApp: it runs several algorithms, one after the other, and saves what each ends with."""
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coded.task import model
+from fedlada import Plan
+from fedlada.flower import ServerConfig, run_server
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    given = context.run_config
+    for run in given["runs"].split():
+        name, codec = run.split(":")
+        plan = Plan.of(
+            algorithm=name,
+            codec=codec,
+            rounds=given["rounds"],
+            sampling=given["cohort"],
+            seed=given["seed"],
+        )
+        _, state = run_server(grid, ServerConfig(plan=plan, nodes=given["nodes"]), model)
+        saved = {key: vector.tensors for key, vector in state.vectors.items()}
+        torch.save(saved, f"{given['save']}/{name}-{codec}.pt")
