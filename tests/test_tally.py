@@ -13,7 +13,7 @@ from federations import Federation, Point, local_steps, quadratics, same_bits
 from fedlada import ALGORITHMS, Failure, Plan
 from fedlada.engines.faulty import FAULTS
 from fedlada.protocol.messages import Reply
-from fedlada.server.collect import collect
+from fedlada.server.collect import collect, new_tally
 from fedlada.server.loop import advance, next_task
 from fedlada.server.record import Clock
 from fedlada.server.robust import AGGREGATORS
@@ -165,18 +165,12 @@ def test_few_replies_are_held_in_the_first_round_and_none_later():
         fed.run(rounds)
         task, cohort = next_task(plan, fed.state, CLIENTS)
         made = collect(plan, Replayed({}), task, [], fed.state)
-        watched = Watched(made.total, cohort, new_admission(plan, task, cohort, fed))
+        watched = Watched(made.total, cohort, new_tally(plan, task, cohort, fed.state)._admission)
         most.clear()
         for reply in fed.engine.exchange(task, cohort):
             watched.add(reply)
         held = min(plan.guard.calibration, len(cohort)) - 1
         assert max(most) == (held if rounds == 0 else 0)
-
-
-def new_admission(plan, task, cohort, fed):
-    from fedlada.server.guard import Admission
-
-    return Admission(plan.guard, plan.algorithm, task, cohort, history=fed.state.history)
 
 
 def test_an_aggregator_that_cannot_merge_is_refused_with_a_sentence():

@@ -1,8 +1,9 @@
 """The guard decides which replies may change the model, and by how much."""
 
 from .account import Accounts
-from .admission import Admission, Admitted, Measured, Open, Weighting
+from .admission import Admission, Admitted, Measured, Weighting
 from .limits import Guard, History, Limit, Seen
+from .open import Open
 
 __all__ = [
     "Accounts",

@@ -20,14 +20,12 @@ from .contract import Contract
 from .limits import DELTA, Guard, History, Limit
 from .moments import SecondMoment
 
-__all__ = ["Admission", "Admitted", "Measured", "Open", "Weighting"]
+__all__ = ["Admission", "Admitted", "Measured", "Weighting"]
 
 Weighting = Literal["uniform", "examples"]
 
 TENSOR = 1.5
 """The rise of one tensor may be this many times the limit of the whole."""
-
-PER_STEP = "delta per step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +84,12 @@ class Admission:
         self.calibration = guard.calibration
 
     def _limits(self, history: History) -> dict[str, Limit]:
-        return self._guard.limits(history, rises=self._moments, updates=self._updates)
+        rising = {name: moment.rising for name, moment in self._moments.items()}
+        return self._guard.limits(history, moments=rising, updates=self._updates)
 
     def _smallest(self, task: Task) -> dict[str, float]:
         """Return the size of each quantity that is never limited."""
         smallest = {name: _rounding(like) for name, like in self._contract.like.items()}
-        smallest[PER_STEP] = smallest[DELTA] / task.lr
         for name in self._moments:
             del smallest[name]
         return smallest
@@ -107,14 +105,11 @@ class Admission:
         low, rises = [], {}
         for name, vector in reply.vectors.items():
             if name in self._moments:
-                whole, tensors, is_low = self._moments[name].rise(vector)
-                longer = self._longer(reply)
-                sizes[name], rises[name] = whole / longer, [rise / longer for rise in tensors]
+                sizes[name], rises[name], is_low = self._moments[name].rise(vector)
             else:
                 sizes[name] = self._distance(name, vector, reply)
                 is_low = name == BUFFERS and self._negative(vector)
             low += [name] if is_low else []
-        sizes[PER_STEP] = sizes[DELTA] / reply.lr_sum
         endless = [name for name, size in sizes.items() if not math.isfinite(size)]
         if endless:
             return _rejection(reply, f"{endless[0]} not finite")
@@ -138,16 +133,16 @@ class Admission:
     def admit(self, measured: Measured) -> Admitted | Rejection:
         """Bring quantities within their limits; reject a reply that is far beyond one."""
         reply, sizes, low, rises = measured
-        absurd = [name for name, size in sizes.items() if self._absurd(name, size)]
+        longer = self._longer(reply)
+        absurd = [name for name, size in sizes.items() if self._absurd(name, size, longer)]
         if absurd:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
-        left = {name: self._left(name, size) for name, size in sizes.items()}
+        left = {name: self._left(name, size, longer) for name, size in sizes.items()}
         notes = {name for name, part in left.items() if part != 1}
-        left[DELTA] = min(left[DELTA], left[PER_STEP])
         vectors = Vectors(reply.vectors)
         for name, vector in reply.vectors.items():
             if name in self._moments:
-                factors = self._factors(name, left[name], rises[name])
+                factors = self._factors(name, left[name], rises[name], longer)
                 vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
             else:
                 vectors[name] = self._shortened(name, vector, left[name], reply)
@@ -167,7 +162,6 @@ class Admission:
             received=reply.nbytes,
         )
         weight = reply.examples * left["examples"] if self._weighting == "examples" else 1
-        notes = {DELTA if note == PER_STEP else note for note in notes}
         return Admitted(
             reply=admitted, weight=weight, limited=tuple(sorted(notes)), account=account
         )
@@ -198,34 +192,44 @@ class Admission:
         return reply.lr_sum if limit is None else min(max(reply.lr_sum, limit.low), limit.high)
 
     def _longer(self, reply: Reply) -> float:
-        """Return how many times the median number of steps a client took, and at least 1."""
-        limit = (self.limits or {}).get("steps")
+        """Return a client's lr_sum over the median, at least 1: how much further it may go."""
+        limit = (self.limits or {}).get("lr_sum")
         if limit is None:
             return 1.0
-        return max(1.0, min(reply.steps, limit.high) / math.sqrt(limit.low * limit.high))
+        return max(1.0, self._own_lr_sum(reply) / math.sqrt(limit.low * limit.high))
 
-    def _left(self, name: str, size: float) -> float:
+    def _left(self, name: str, size: float, longer: float) -> float:
         """Return the factor that brings a quantity within its limits; 1 changes no bit of it."""
         limit = (self.limits or {}).get(name)
         if limit is None or not size or name == self._accounts.name:
             return 1.0
         if size < limit.low:
             return limit.low / size
-        return min(1.0, max(limit.high, self._never_below.get(name, 0.0)) / size)
+        clipped = name == DELTA and self._guard.clip is not None
+        high = limit.high * (longer if self._grows(name) and not clipped else 1.0)
+        return min(1.0, max(high, self._never_below.get(name, 0.0)) / size)
 
-    def _absurd(self, name: str, size: float) -> bool:
+    def _absurd(self, name: str, size: float, longer: float) -> bool:
         limit = (self.limits or {}).get(name)
         if limit is None or name == self._accounts.name:
             return False
-        most = max(limit.most, self._never_below.get(name, 0.0) * self._guard.beyond)
+        most = limit.most * (longer if self._grows(name) else 1.0)
+        most = max(most, self._never_below.get(name, 0.0) * self._guard.beyond)
         return not limit.least <= size <= most
 
-    def _factors(self, name: str, left: float, rises: Sequence[float]) -> list[float]:
+    def _grows(self, name: str) -> bool:
+        """Return whether a client that trains longer goes further in this quantity."""
+        return name == DELTA or name in self._moments
+
+    def _factors(
+        self, name: str, left: float, rises: Sequence[float], longer: float
+    ) -> list[float]:
         """Return the factor on the rise of each tensor of a second moment."""
         limit = (self.limits or {}).get(name)
         if limit is None:
             return [1.0] * len(rises)
-        return [min(left, TENSOR * limit.high / rise) if rise else 1.0 for rise in rises]
+        most = TENSOR * limit.high * longer
+        return [min(left, most / rise) if rise else 1.0 for rise in rises]
 
     def _moment(
         self, name: str, vector: Vector, factors: Sequence[float], notes: set[str], *, low: bool
@@ -262,32 +266,6 @@ class Admission:
     def _raised(self, buffers: Vector) -> Vector:
         """Return the buffers with no negative variance."""
         return Vector(t.clamp_min(0) if i in self._variances else t for i, t in enumerate(buffers))
-
-
-class Open:
-    """No guard: every reply is admitted unchanged."""
-
-    limits: Mapping[str, Limit] | None = {}
-    calibration = 0
-
-    def __init__(self, weighting: Weighting) -> None:
-        self._weighting = weighting
-
-    def measure(self, reply: Reply) -> Measured | Rejection:
-        """Return the reply without measurements."""
-        return Measured(reply, {})
-
-    def answered(self, client: int) -> bool:
-        """Return True: nothing is checked."""
-        return True
-
-    def calibrate(self, first: Sequence[Measured]) -> None:
-        """Do nothing: there are no limits."""
-
-    def admit(self, measured: Measured) -> Admitted | Rejection:
-        """Admit the reply unchanged."""
-        weight = 1 if self._weighting == "uniform" else measured.reply.examples
-        return Admitted(reply=measured.reply, weight=weight)
 
 
 def _rounding(like: Vector) -> float:

@@ -15,31 +15,31 @@ exceeds ``beyond`` times its limit.  The limit of a quantity q follows the recen
 with :math:`\tilde q` the median of q over a round's replies, :math:`\sigma` the spread of log q
 around it (1.4826 times the median absolute deviation), each the median over the last rounds, and
 n the number of replies in them.  :math:`\tilde q` follows as many rounds as are needed for
-``memory`` replies; what hardly changes from round to round, :math:`\sigma` and the median of
-counts, follows ``LONG`` times as many (and for counts the power is 1 + 10/n: it takes many
-replies to know sizes that differ much).  Fewer than half of the replies
-cannot move the limit far.  Where clients are alike, σ is small and ``slack`` decides.  Where they
-differ, the limit widens by itself, up to ``widest``.  A quantity whose median is 0 is limited to
-the size of rounding errors.
+``memory`` replies, and :math:`\sigma`, which hardly changes, ``LONG`` times as many.  Fewer than
+half of the replies cannot move the limit far.  Where clients are alike, σ is small and ``slack``
+decides.  Where they differ, the limit widens by itself, up to ``widest``.  A quantity whose median
+is 0 is limited to the size of rounding errors.
 
 What is measured is what an honest client *can* do:
 
 - Counts (steps, lr_sum and, if replies are weighted by them, examples) have a limit on both
   sides: the lower one is the median divided by what the upper one is multiplied by.  A client
-  that says it took next to no steps would take its share out of the divisor of g_a.
-- A delta is measured from the delta of a client without any gradient (``Part.coasting``), once
-  as it is and once divided by the client's own lr_sum: a client that trained longer may go
-  further, and one that did not may not.
+  that says it took next to no steps would take its share out of the divisor of g_a.  Most counts
+  may be equal and a few much larger, so their σ is at least that of the 80 % quantile, their
+  median follows as many replies as σ, and the power is 1 + 10/n.
+- A delta is measured from the delta of a client without any gradient (``Part.coasting``) and the
+  same lr_sum.  A client that trained longer may go further: its limit is multiplied by its
+  lr_sum over the median, if that is above 1.
 - A second moment is measured by its relative rise, :math:`\sum|\sqrt{\hat v_i}-\sqrt v| /
-  \sum\sqrt v` with the v that was sent; a client that took twice the median number of steps may
-  go twice as far.  It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too
-  far it is pulled back towards v on the scale of the root.  In round t the limit is ``rise`` times
-  the median or ``records`` / t, whichever is more, and at most ``records`` / 2.  The second is how
-  a running maximum behaves: its records become rarer as 1/t.  A share that is always allowed would
-  let a patient client multiply v without end, since AMSGrad forgets nothing.  No tensor may rise
-  by more than ``TENSOR`` times the limit of the whole: else all of the rise could be spent on one
-  small layer.  (It may always rise to the mean of the whole: a layer that had no gradient so far
-  starts from next to nothing.)
+  \sum\sqrt v` with the v that was sent; here, too, a client that trained longer may go further.
+  It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too far it is pulled
+  back towards v on the scale of the root.  In round t the limit is ``rise`` times the median (or
+  the limit above, for Adam) or ``records`` / t, whichever is more, and at most ``records`` / 2.
+  ``records`` / t is how a running maximum behaves: its records become rarer.  A share that is
+  always allowed would let a patient client multiply v without end, since AMSGrad forgets nothing.
+  No tensor may rise by more than ``TENSOR`` times the limit of the whole: else all of the rise
+  could be spent on one small layer.  (It may always rise to the mean of the whole: a layer that
+  had no gradient so far starts from next to nothing.)
 - What the server sums up over all rounds (SCAFFOLD's c, FedDyn's h) is limited in total: a client
   has a running account of how much its replies have lengthened the sum, and the account is
   limited like any other quantity.  A limit on each reply alone would let a small lie add up.
@@ -61,7 +61,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class Guard:
 
     slack: float = 2.0
     """A value up to ``slack`` times the median is never limited."""
-    rise: float = 3.0
+    rise: float = 4.0
     """The factor on the median rise of a second moment, in which honest clients differ more."""
     records: float = 3.0
     """In round t a second moment may always rise by this share of itself divided by t."""
@@ -143,34 +143,30 @@ class Guard:
     def remember(self, history: History, seen: Mapping[str, Sequence[float]]) -> History:
         """Return the history after a round in which these quantities were measured."""
         return {
-            name: [*self._recent([*history.get(name, []), _summary(values)], LONG * self.memory)]
+            name: [*_recent([*history.get(name, []), _summary(name, values)], LONG * self.memory)]
             for name, values in seen.items()
         }
 
     def limits(
-        self, history: History, *, rises: Collection[str] = (), updates: int = 0
+        self, history: History, *, moments: Mapping[str, bool] | None = None, updates: int = 0
     ) -> dict[str, Limit]:
         """Return the limits of each quantity after so many rounds that changed the model.
 
-        ``rises`` names the second moments.
+        ``moments`` has the names of the second moments, and whether they never fall.
         """
-        return {
-            name: self._rise(name, rounds, updates) if name in rises else self._limit(name, rounds)
-            for name, rounds in history.items()
-        }
-
-    def _recent(self, rounds: Sequence[Seen], least: int) -> Sequence[Seen]:
-        """Return the last rounds, as many as are needed for so many replies."""
-        replies = 0
-        for start in reversed(range(len(rounds))):
-            replies += rounds[start][2]
-            if replies >= least:
-                return rounds[start:]
-        return rounds
+        found = {name: self._limit(name, rounds) for name, rounds in history.items()}
+        for name, rising in (moments or {}).items():
+            if name in found:
+                median, power = self._level(name, history[name])
+                high = max(median * self.rise**power, 0.0 if rising else found[name].high)
+                if updates:  # the first rise is from next to nothing
+                    high = min(max(high, self.records / (updates + 1)), self.records / 2)
+                found[name] = Limit(0.0, high, 0.0, high * self.beyond)
+        return found
 
     def _level(self, name: str, rounds: Sequence[Seen]) -> tuple[float, float]:
         """Return the median of a quantity, and the power that widens a factor on it."""
-        few, recent = (10, rounds) if name in COUNTS else (4, self._recent(rounds, self.memory))
+        few, recent = (10, rounds) if name in COUNTS else (4, _recent(rounds, self.memory))
         medians, _, counts = zip(*recent, strict=True)
         return statistics.median(medians), 1 + few / sum(counts)
 
@@ -183,16 +179,23 @@ class Guard:
         low = median / factor if name in COUNTS else 0.0
         return Limit(low, high, low / self.beyond, median * factor * self.beyond)
 
-    def _rise(self, name: str, rounds: Sequence[Seen], updates: int) -> Limit:
-        median, power = self._level(name, rounds)
-        high = median * self.rise**power
-        if updates:  # the first rise is from next to nothing
-            high = min(max(high, self.records / (updates + 1)), self.records / 2)
-        return Limit(0.0, high, 0.0, high * self.beyond)
+
+def _recent(rounds: Sequence[Seen], least: int) -> Sequence[Seen]:
+    """Return the last rounds, as many as are needed for so many replies."""
+    replies = 0
+    for start in reversed(range(len(rounds))):
+        replies += rounds[start][2]
+        if replies >= least:
+            return rounds[start:]
+    return rounds
 
 
-def _summary(values: Sequence[float]) -> Seen:
-    return statistics.median(values), _spread(values), len(values)
+def _summary(name: str, values: Sequence[float]) -> Seen:
+    spread = _spread(values)
+    if name in COUNTS:
+        high = sorted(values)[math.ceil(0.8 * len(values)) - 1]
+        spread = max(spread, math.log(high / statistics.median(values)) / 0.8416)
+    return statistics.median(values), spread, len(values)
 
 
 def _spread(values: Sequence[float]) -> float:

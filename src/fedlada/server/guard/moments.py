@@ -34,7 +34,7 @@ class SecondMoment:
 
     def __init__(self, sent: Vector, *, rising: bool) -> None:
         """Set the floor of honest replies: the sent moment if it is ``rising``, else 0."""
-        self._sent = sent
+        self._sent, self.rising = sent, rising
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
         sizes = [float(t.sum()) for t in self._root]
