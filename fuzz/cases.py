@@ -352,6 +352,7 @@ def admit(reply: Reply, case: Case) -> Admitted | Rejection:
         [HONEST["client"]],
         history=HISTORY if case.known else {},
         weighting=case.weighting,
+        updates=int(case.known),
     )
     measured = admission.measure(reply)
     if isinstance(measured, Rejection):
