@@ -101,8 +101,9 @@ class Federation:
         }
         return Plan.of(**usual | settings)
 
-    def run(self, rounds: int) -> list[RoundRecord]:
-        return list(federate(self.plan(rounds=self.state.round + rounds), self.engine, self.state))
+    def run(self, rounds: int, **settings) -> list[RoundRecord]:
+        plan = self.plan(rounds=self.state.round + rounds, **settings)
+        return list(federate(plan, self.engine, self.state))
 
     @property
     def vectors(self) -> Vectors:

@@ -10,8 +10,9 @@ from hypothesis import given, settings, strategies as st
 import fedlada
 from federations import Federation, Point, local_steps, quadratics
 from fedlada import Guard, LocalRound, Task
-from fedlada.algorithms import Vector
+from fedlada.algorithms import Vector, Vectors
 from fedlada.algorithms.vectors import BLOCK
+from fedlada.server.guard import Accounts
 from fedlada.server.guard.moments import SecondMoment
 
 sizes = st.lists(st.floats(1e-6, 1e6), min_size=5, max_size=15)
@@ -173,3 +174,40 @@ def test_a_client_without_gradient_is_where_the_server_expects_it(name):
 def test_the_distance_of_vectors_is_the_norm_of_their_difference():
     a, b = vectors(1), vectors(2)
     assert math.isclose(a.distance(b), (a - b).norm(), rel_tol=1e-6)
+
+
+numbers = st.floats(-1e3, 1e3)
+
+
+@given(numbers, numbers, st.floats(0, 1e3))
+@settings(deadline=None)
+def test_an_account_never_leaves_its_limit_by_a_reply(before, along, limit):
+    """It ends within the limit, or where it was if it was beyond; what brings it back passes."""
+    accounts = Accounts(fedlada.algorithm("scaffold"), Vectors(), {0: before})
+    share = accounts.share(0, along, limit)
+    assert 0 <= share <= 1
+    assert abs(accounts.after(0, share * along)) <= max(limit, abs(before)) * (1 + 1e-9)
+    if abs(before + along) <= limit:
+        assert share == 1
+
+
+def test_accounts_add_up_to_the_length_of_the_sum():
+    """Whatever clients send along one direction, together their accounts are its length."""
+    algorithm, way = fedlada.algorithm("scaffold"), vectors(1)
+    contributed, length = {0: 0.0, 1: 0.0, 2: 0.0}, 0.0
+    for factors in ((3.0, -1.0, 2.0), (0.5, 0.5, -1.5)):
+        server = Vectors(c=way * (1.0 + length))
+        accounts = Accounts(algorithm, server, dict(contributed))
+        for client, factor in enumerate(factors):
+            along = accounts.along(Vectors(c_change=way * factor))
+            contributed[client] = accounts.after(client, along)
+        length += sum(factors)
+    assert math.isclose(sum(contributed.values()), length * way.norm(), rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("lr_sum", [5e-324, 1e-320, 1e308])
+def test_absurd_counts_of_everybody_are_no_error(lr_sum):
+    guard = Guard()
+    for values in ([lr_sum], [lr_sum, 1.0], [lr_sum] * 5 + [1.0] * 5):
+        low, high, *_ = guard.limits(guard.remember({}, {"lr_sum": values}))["lr_sum"]
+        assert 0 <= low <= high

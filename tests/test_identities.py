@@ -161,7 +161,8 @@ def test_reaches_the_optimum_of_unlike_quadratics_where_fedavg_stalls(name, sett
     data = quadratics(8)
     exact = {"train": local_steps(4), "cohort": cohort, "lr_decay": 1.0, "data": data}
     fed = federation(algorithm(name, lr=0.5, weight_decay=0.0, **settings), **exact)
-    fed.run(200)
+    # Without a guard: three of eight clients that converge at once are too few to know a limit by.
+    fed.run(200, guard=None)
     assert_close(fed.x, optimum(data), rtol=0, atol=1e-6)
     fedavg = federation(algorithm("fedavg", lr=0.5, weight_decay=0.0), **exact)
     fedavg.run(200)

@@ -131,7 +131,9 @@ def test_the_guard_cuts_a_delta_at_the_limit_and_does_not_reject_it(name):
     judge = admission(guard.remember({}, seen))
     admitted = judge.admit(judge.measure(ATTACKS[name].lie(sight, own, 5.0)))
     assert admitted.limited[:1] == ("delta",)
-    assert admitted.reply.vectors.delta.distance(sight.base) == pytest.approx(judge.limits["delta"])
+    assert admitted.reply.vectors.delta.distance(sight.base) == pytest.approx(
+        judge.limits["delta"].high
+    )
 
 
 def test_alie_lies_within_its_standard_deviations_of_the_mean_and_reaches_them():
@@ -185,7 +187,7 @@ def test_second_moments_rise_by_what_the_attack_says_and_where():
         return sum(float(t.abs().sum()) for t in vector)
 
     honest = statistics.median(total(r.vectors.v_hat.sqrt() - root) for r in sight.honest)
-    allowed = max(honest, 0.15 * total(root))
+    allowed = max(honest, total(root) / (sight.task.round + 1))
     for name, where in (
         ("high-v", [0, 1, 2, 3]),
         ("high-v-layer", [2, 3]),

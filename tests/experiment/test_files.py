@@ -16,7 +16,7 @@ from fedlada.experiment.config.reading import read
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))
-SWEEPS = [file for file in FILES if "results" not in file.parts]
+SWEEPS = [file for file in FILES if not {"results", "attacks"} & {*file.parts}]
 RUNS = [file for file in FILES if "results" in file.parts]
 
 

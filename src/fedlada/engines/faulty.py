@@ -178,6 +178,7 @@ BEYOND: dict[str, Fault] = {
     "delta x -1000": _changed(lambda delta: delta * -1000, only="delta"),
     "1e15 examples": _said(examples=10**15),
     "1e9 steps": _said(steps=10**9, lr_sum=1e9),
+    "next to no lr_sum": _said(steps=1, lr_sum=1e-12),
 }
 """Replies that are rejected once the sizes of other replies are known."""
 
@@ -187,6 +188,7 @@ EXAGGERATED: dict[str, Fault] = {
     "delta x 10": _changed(lambda delta: delta * 10, only="delta"),
     "delta x -10": _changed(lambda delta: delta * -10, only="delta"),
     "steps x 10": lambda r, _: [replace(r, steps=r.steps * 10, lr_sum=r.lr_sum * 10)],
+    "lr_sum / 10": lambda r, _: [replace(r, lr_sum=r.lr_sum / 10)],
 }
 """Replies that are admitted after being limited."""
 

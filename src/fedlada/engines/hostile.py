@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Hostile", "Sight", "colluders_of"]
 
-RISE = 0.15
-"""The rise of a second moment that guards always allow, as a share of the sum of its root."""
+RISE = 1.0
+"""The rise of a second moment that strict guards always allow in round t is this over t, as a share
+of the sum of its root."""
 
 
 def colluders_of(clients: int, share: float) -> frozenset[int]:
@@ -160,7 +161,8 @@ class Sight:
         (sent,) = (self.task.vectors[m.of] for m in self.algorithm.moments if m.up == name)
         root = sent.sqrt()
         rises = [_sum(_abs(r.vectors[name].clamp_min(0).sqrt() - root)) for r in self.honest]
-        rise = strength * max(statistics.median(rises), RISE * _sum(root))
+        always = RISE / (self.task.round + 1) * _sum(root)
+        rise = strength * max(statistics.median(rises), always)
         total = _sum(weights)
         higher = root.add(weights, alpha=rise / total if total else 0.0)
         return higher * higher

@@ -29,9 +29,10 @@ def defended(plan: Plan, defence: str) -> Plan:
 
 def unfit(plan: Plan, defence: str) -> str | None:
     """Return why a defence does not fit a plan, or None if it does."""
-    changed = defended(plan, defence)
-    if changed.weighting != "uniform" and changed.aggregator is not Mean:
+    robust = DEFENCES[defence].get("aggregator", plan.aggregator) not in ("mean", Mean)
+    if plan.weighting != "uniform" and robust:
         return f"robust aggregation needs federation.weighting 'uniform', not {plan.weighting!r}"
+    changed = defended(plan, defence)
     same = [f.name for f in dataclasses.fields(plan)]
     if defence != "default" and all(getattr(plan, n) == getattr(changed, n) for n in same):
         return "it is the file's own, see default"

@@ -42,6 +42,7 @@ class Accounts:
     def share(self, client: int, along: float, limit: float) -> float:
         """Return the factor on the reply that keeps the client's account within the limit."""
         before = self._contributed.get(client, 0.0)
-        if abs(before + along) <= limit or before * along < 0:
+        if abs(before + along) <= limit or not along:
             return 1.0
-        return max(0.0, limit - abs(before)) / abs(along)
+        room = limit - before if along > 0 else limit + before
+        return min(1.0, max(0.0, room) / abs(along))

@@ -196,7 +196,8 @@ class Admission:
         limit = (self.limits or {}).get("lr_sum")
         if limit is None:
             return 1.0
-        return max(1.0, self._own_lr_sum(reply) / math.sqrt(limit.low * limit.high))
+        median = math.sqrt(limit.low) * math.sqrt(limit.high)
+        return max(1.0, self._own_lr_sum(reply) / median) if median else 1.0
 
     def _left(self, name: str, size: float, longer: float) -> float:
         """Return the factor that brings a quantity within its limits; 1 changes no bit of it."""
@@ -226,8 +227,8 @@ class Admission:
     ) -> list[float]:
         """Return the factor on the rise of each tensor of a second moment."""
         limit = (self.limits or {}).get(name)
-        if limit is None:
-            return [1.0] * len(rises)
+        if limit is None or not self._updates:  # the first rise is from next to nothing
+            return [left] * len(rises)
         most = TENSOR * limit.high * longer
         return [min(left, most / rise) if rise else 1.0 for rise in rises]
 
@@ -269,8 +270,8 @@ class Admission:
 
 
 def _rounding(like: Vector) -> float:
-    """Return the length of the rounding errors of a vector."""
-    return max((torch.finfo(t.dtype).eps for t in like), default=0.0) * like.norm()
+    """Return the length of rounding errors of a vector, with some room."""
+    return 10 * max((torch.finfo(t.dtype).eps for t in like), default=0.0) * like.norm()
 
 
 def _rejection(reply: Reply, reason: str) -> Rejection:

@@ -15,7 +15,8 @@ exceeds ``beyond`` times its limit.  The limit of a quantity q follows the recen
 with :math:`\tilde q` the median of q over a round's replies, :math:`\sigma` the spread of log q
 around it (1.4826 times the median absolute deviation), each the median over the last rounds, and
 n the number of replies in them.  :math:`\tilde q` follows as many rounds as are needed for
-``memory`` replies, and :math:`\sigma`, which hardly changes, ``LONG`` times as many.  Fewer than
+``memory`` replies, and :math:`\sigma`, which hardly changes, ``LONG`` times as many; where
+cohorts are small, the spread between rounds is added to it.  Fewer than
 half of the replies cannot move the limit far.  Where clients are alike, σ is small and ``slack``
 decides.  Where they differ, the limit widens by itself, up to ``widest``.  A quantity whose median
 is 0 is limited to the size of rounding errors.
@@ -34,7 +35,7 @@ What is measured is what an honest client *can* do:
   \sum\sqrt v` with the v that was sent; here, too, a client that trained longer may go further.
   It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too far it is pulled
   back towards v on the scale of the root.  In round t the limit is ``rise`` times the median (or
-  the limit above, for Adam) or ``records`` / t, whichever is more, and at most ``records`` / 2.
+  the limit above, for Adam) or ``records`` / t, whichever is more, and at most ``records``.
   ``records`` / t is how a running maximum behaves: its records become rarer.  A share that is
   always allowed would let a patient client multiply v without end, since AMSGrad forgets nothing.
   No tensor may rise by more than ``TENSOR`` times the limit of the whole: else all of the rise
@@ -160,7 +161,7 @@ class Guard:
                 median, power = self._level(name, history[name])
                 high = max(median * self.rise**power, 0.0 if rising else found[name].high)
                 if updates:  # the first rise is from next to nothing
-                    high = min(max(high, self.records / (updates + 1)), self.records / 2)
+                    high = min(max(high, self.records / (updates + 1)), self.records)
                 found[name] = Limit(0.0, high, 0.0, high * self.beyond)
         return found
 
@@ -172,7 +173,8 @@ class Guard:
 
     def _limit(self, name: str, rounds: Sequence[Seen]) -> Limit:
         median, power = self._level(name, rounds)
-        spread = statistics.median(spread for _, spread, _ in rounds)
+        between = _spread([median for median, *_ in _recent(rounds, self.memory)])
+        spread = math.hypot(between, statistics.median(spread for _, spread, _ in rounds))
         factor = max(self.slack, math.exp(min(self.deviations * spread, 300.0)))
         factor = min(factor, self.widest) ** power
         high = median * (factor if name != DELTA or self.clip is None else self.clip)
