@@ -256,7 +256,7 @@ def test_a_second_moment_is_not_ratcheted_up(chosen, guard):
     )
     pairs = zip(lied_to.state.vectors.v, left_out.state.vectors.v, strict=True)
     for lied, honest in pairs:
-        assert float(lied.sqrt().sum()) < 5 * float(honest.sqrt().sum())
+        assert float(lied.sqrt().sum()) < 10 * float(honest.sqrt().sum())
     assert accuracy(lied_to) > accuracy(left_out) - 0.03
 
 
