@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import FedladaError
-from ..protocol.engine import Engine
 from ..protocol.messages import Failure, Reply, Task
+from .around import Around
 
 __all__ = ["Complete", "IncompleteRound"]
 
@@ -15,24 +15,11 @@ class IncompleteRound(FedladaError):
     """A client failed where every client must reply."""
 
 
-class Complete:
+class Complete(Around):
     """Ends the run when a client fails: the result would differ from that of a run in process.
 
     When the run is started again, it continues after the last finished round.
     """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that the engine has now."""
-        return self._engine.clients
-
-    @property
-    def keeps(self) -> bool:
-        """Whether its clients keep vectors between rounds."""
-        return self._engine.keeps
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Yield the replies of the engine; raise an error if a client fails."""
@@ -42,7 +29,3 @@ class Complete:
                     f"client {reply.client} failed in round {task.round + 1}: {reply.reason}."
                 )
             yield reply
-
-    def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Pass the call on to the engine."""
-        self._engine.commit(task, clients)

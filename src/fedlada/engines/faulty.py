@@ -21,6 +21,7 @@ from ..errors import nearest, require
 from ..protocol.engine import Engine
 from ..protocol.messages import Failure, Reply, Task
 from ..protocol.seeds import seed_of
+from .around import Around
 
 __all__ = [
     "BEYOND",
@@ -40,26 +41,13 @@ FaultPlan = Callable[[int, int], str | None]
 """Maps a round (counted from 0) and a client to the name of a fault, or None for no fault."""
 
 
-class Faulty:
+class Faulty(Around):
     """An engine whose clients misbehave as the plan says."""
 
     def __init__(self, engine: Engine, plan: FaultPlan) -> None:
-        self._engine, self._plan = engine, plan
+        super().__init__(engine)
+        self._plan = plan
         self._earlier: dict[int, Reply] = {}
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that the engine has now."""
-        return self._engine.clients
-
-    @property
-    def keeps(self) -> bool:
-        """Whether its clients keep vectors between rounds."""
-        return self._engine.keeps
-
-    def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Pass the call on to the engine."""
-        self._engine.commit(task, clients)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Yield the replies of the engine with the planned faults applied."""

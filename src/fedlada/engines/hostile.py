@@ -21,6 +21,7 @@ from ..errors import require
 from ..protocol.engine import Engine
 from ..protocol.messages import Failure, Reply, Task
 from ..protocol.seeds import seed_of
+from .around import Around
 
 if TYPE_CHECKING:
     from .attacks import Attack
@@ -44,7 +45,7 @@ def colluders_of(clients: int, share: float) -> frozenset[int]:
     return frozenset(i * clients // count for i in range(count))
 
 
-class Hostile:
+class Hostile(Around):
     """An engine some of whose clients collude; all replies of a round are held in memory."""
 
     def __init__(
@@ -63,24 +64,11 @@ class Hostile:
         ``names`` are those of the model's ``parameters`` and ``buffers``, as ``federated_names``
         gives them; ``seed`` is that of the colluders' own random choices.
         """
-        self._engine, self._attack, self._colluders = engine, attack, frozenset(colluders)
+        super().__init__(engine)
+        self._attack, self._colluders = attack, frozenset(colluders)
         self._algorithm, self._names, self._seed = algorithm, names, seed
         own = None if attack is None else attack.strength
         self._strength = (own or 1.0) if strength is None else strength
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that the engine has now, colluders included."""
-        return self._engine.clients
-
-    @property
-    def keeps(self) -> bool:
-        """Whether its clients keep vectors between rounds."""
-        return self._engine.keeps
-
-    def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Pass the call on to the engine."""
-        self._engine.commit(task, clients)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Yield the replies of the colluders, who need no time to train, then all others."""
