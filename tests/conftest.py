@@ -56,7 +56,7 @@ PROGRAMS = (
 """Tests that run whole experiments in processes of their own, often to kill them."""
 
 SLOW = FLOWER + COMPUTING + PROGRAMS
-AT_ONCE = 3
+AT_ONCE = 2
 """At most so many groups of `FLOWER` run at once, while others compute."""
 
 

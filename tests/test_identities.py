@@ -156,17 +156,19 @@ def flat_or_zero(kept: Vectors) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("cohort", [8, 3])
-@pytest.mark.parametrize(("name", "settings"), [("scaffold", {}), ("feddyn", {"a": 0.5})])
-def test_reaches_the_optimum_of_unlike_quadratics_where_fedavg_stalls(name, settings, cohort):
+def test_reaches_the_optimum_of_unlike_quadratics_where_fedavg_stalls(cohort):
     data = quadratics(8)
     exact = {"train": local_steps(4), "cohort": cohort, "lr_decay": 1.0, "data": data}
-    fed = federation(algorithm(name, lr=0.5, weight_decay=0.0, **settings), **exact)
-    # Without a guard: three of eight clients that converge at once are too few to know a limit by.
-    fed.run(200, guard=None)
-    assert_close(fed.x, optimum(data), rtol=0, atol=1e-6)
-    fedavg = federation(algorithm("fedavg", lr=0.5, weight_decay=0.0), **exact)
-    fedavg.run(200)
-    assert (fedavg.x - optimum(data)).abs().max() > 1e-2
+    distances = {}
+    for name, settings in (("scaffold", {}), ("feddyn", {"a": 0.5}), ("fedavg", {})):
+        fed = federation(algorithm(name, lr=0.5, weight_decay=0.0, **settings), **exact)
+        # Without a guard: three of eight clients that converge at once are too few to know a
+        # limit by.
+        fed.run(200, guard=None)
+        distances[name] = float((fed.x - optimum(data)).abs().max())
+    assert distances["scaffold"] < 1e-6
+    assert distances["feddyn"] < 1e-6
+    assert distances["fedavg"] > 1e-2
 
 
 @pytest.mark.parametrize("decoupled", [False, True])

@@ -26,6 +26,7 @@ from ...server.plan import Plan
 from ..config.experiment import Experiment
 from ..config.reading import read
 from .defences import defended
+from .memory import keep_memory
 from .problem import Problem, build, split
 from .provenance import provenance
 
@@ -85,6 +86,7 @@ def target_of(config: Experiment) -> Target:
 def run_cell(file: Path, cell: Cell) -> dict[str, object]:
     """Run the federation of a file under the cell's attack and return the cell's line."""
     torch.set_num_threads(1)
+    keep_memory()
     config, problem, held_out = _problem(file, cell.seed)
     plan = defended(config.plan(), cell.defence)
     began, cpu = time.time(), time.process_time()

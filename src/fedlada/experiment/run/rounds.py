@@ -12,6 +12,7 @@ from ... import Engine, RoundRecord, Simulation, simulate
 from ...data import ClientData
 from ..config.experiment import Experiment
 from .directory import RunDirectory
+from .memory import keep_memory
 from .problem import Problem, build
 from .provenance import provenance
 from .tracking import trackers
@@ -26,6 +27,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
         return
     config = directory.experiment()
     began = time.time()
+    keep_memory()
     if config.engine.name == "process":
         yield from rounds(config, directory)
     else:
