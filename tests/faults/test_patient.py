@@ -255,8 +255,9 @@ def test_a_second_moment_is_not_ratcheted_up(chosen, guard):
         run("fedlada", data, told, lr=0.01, rounds=60, guard=guard) for told in (None, lie)
     )
     pairs = zip(lied_to.state.vectors.v, left_out.state.vectors.v, strict=True)
-    for lied, honest in pairs:
-        assert float(lied.sqrt().sum()) < 10 * float(honest.sqrt().sum())
+    rises = [float(lied.sqrt().sum()) / float(honest.sqrt().sum()) for lied, honest in pairs]
+    # A tenth of 15 % in each of 60 rounds would be a factor of 2.4.
+    assert max(rises) < (1.75 if chosen is None else 10)
     assert accuracy(lied_to) > accuracy(left_out) - 0.03
 
 
