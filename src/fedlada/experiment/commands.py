@@ -16,9 +16,10 @@ from rich.console import Console
 
 from .. import export as write_model
 from ..errors import ExperimentError, FedladaError
+from ..server.lock import DirectoryLock
 from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
 from .config.cells import cells
-from .config.reading import read
+from .config.reading import check_targets, read
 from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
 from .run.rounds import run as rounds_of
@@ -63,8 +64,13 @@ def run(words: Sequence[str]) -> None:
     """Run a command given as words; an error that the user can fix is printed as a sentence."""
     try:
         app(args=list(words), prog_name="fedlada")
-    except (FedladaError, ImportError, FileNotFoundError) as error:
+    except (FedladaError, ImportError) as error:
         sys.exit(f"fedlada: {error}")
+    except OSError as error:
+        sys.exit(
+            f"fedlada: {error.filename or 'a file'} cannot be read or written ({error.strerror});"
+            " give another path, or mend that one."
+        )
 
 
 @app.command("run", epilog="Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1")
@@ -145,6 +151,8 @@ def compare(
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     from .results.comparison import comparison
 
+    check_targets(target)
+
     console.print(comparison(directories, targets=target, rounds=rounds))
 
 
@@ -164,6 +172,7 @@ def report(
     """Write a report with curves, tables and paired comparisons, as HTML and as Markdown."""
     from .report.report import HTML, MARKDOWN, report as write
 
+    check_targets(target)
     where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
     for name in (HTML, MARKDOWN):
         console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
@@ -206,6 +215,7 @@ def _one(directory: Path) -> None:
     with _resumable(directory), Display(console, [directory]) as display:
         for record in rounds_of(directory):
             display.show(directory, dataclasses.asdict(record))
+    _next(directory)
 
 
 def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
@@ -213,7 +223,10 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
     console.print(
         f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
     )
-    with _resumable(base), Display(console, found) as display:
+    if not left:
+        _next(base)
+        return
+    with _alone(base), _resumable(base), Display(console, found) as display:
         standing = finish(left, jobs=jobs, watch=display.watch)
     if standing.failed:
         for directory in standing.failed:
@@ -224,6 +237,29 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
             f"{len(standing.failed)} of {len(found)} runs failed, see their log.txt;"
             f" the others are finished. fedlada resume {base} tries again."
         )
+    _next(base)
+
+
+def _next(directory: Path) -> None:
+    """Say what to do with results."""
+    console.print(
+        f"done; fedlada compare {directory} prints a table, fedlada report {directory} writes a"
+        " page with curves",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+@contextmanager
+def _alone(base: Path) -> Iterator[None]:
+    """Keep a second sweep out of the directory while this one runs."""
+    lock = DirectoryLock(base, name="sweep.lock")
+    lock.take(hand_over=False)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
