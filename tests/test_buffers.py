@@ -1,5 +1,7 @@
 """Buffers: statistics are averaged or kept, constants are neither sent nor refused."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -76,6 +78,16 @@ def test_a_buffer_that_training_changes_is_no_constant_and_is_named():
         simulate(Masked(norm=True), CLIENTS)
 
 
+@dataclass(frozen=True)
+class Only:
+    """Samples the same clients in every round."""
+
+    clients: list[int]
+
+    def cohort(self, seed, round, clients):
+        return self.clients
+
+
 class Replacing(Moving):
     """The same, but the buffer becomes another tensor."""
 
@@ -102,17 +114,10 @@ def test_no_client_begins_with_the_statistics_of_another(model):
     """As on Flower, where every client has a process of its own."""
     settings = {"rounds": 1, "train": TRAIN, "buffers": "local", "algorithm": "fedavg"}
     kept = []
-    for cohort in ([0, 1, 2, 3], [2]):
+    for clients in ([0, 1, 2, 3], [2]):
         store = MemoryStore()
-
-        class Only:
-            cohort_ = cohort
-
-            def cohort(self, seed, round, clients):
-                return self.cohort_
-
         torch.manual_seed(0)
-        simulate(model(), CLIENTS, sampling=Only(), store=store, **settings).run()
+        simulate(model(), CLIENTS, sampling=Only(clients), store=store, **settings).run()
         kept.append(store.load(2).buffers)
     assert kept[0].equal(kept[1])
 

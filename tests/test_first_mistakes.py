@@ -34,7 +34,7 @@ def helps(sentence: str, value: str) -> None:
     assert HELP.search(sentence), f"it does not say what to do: {sentence}"
     assert "Traceback" not in sentence
     assert "\n" not in sentence.strip()
-    assert 30 < len(sentence) < 700
+    assert 20 < len(sentence) < 700
 
 
 # Python ------------------------------------------------------------------------------------------

@@ -95,13 +95,17 @@ def sweep(
 ) -> None:
     """Run all combinations of a file's sweep; resume stopped runs and skip finished ones."""
     patterns = only or ["*"]
+    every = cells(file, changes or ())
     found = {
         name: config
-        for name, config in cells(file, changes or ()).items()
+        for name, config in every.items()
         if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     }
     if not found:
-        raise ExperimentError(f"No run of {file} matches {' or '.join(map(repr, patterns))}.")
+        some = ", ".join(list(every)[:3]) + (", ..." if len(every) > 3 else "")
+        raise ExperimentError(
+            f"No run of {file} matches {' or '.join(map(repr, patterns))}; there are {some}."
+        )
     base = out or Path("runs") / next(iter(found.values())).name
     for name, config in found.items():
         RunDirectory(base / name).prepare(config)

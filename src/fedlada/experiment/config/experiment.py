@@ -123,7 +123,7 @@ class Experiment(Section):
             key = key if self.data.only is None else "with data.only there is"
             raise ExperimentError(
                 f"federation.cohort is {self.federation.cohort}, but {key} {there}; a cohort"
-                " cannot be larger than that"
+                " cannot be larger than that: give a smaller one"
             )
         if self.engine.name == "deployment" and self.engine.nodes > there:
             raise ExperimentError(

@@ -11,11 +11,21 @@ from __future__ import annotations
 import re
 from html import escape
 
-from ...palette import GRID, INK, LINES, MUTED, PAPER, colour, dashes, marker as marker
+from ...palette import GRID, INK, LINES, MUTED, PAPER, colour, dashes, marker
 
 __all__ = [
-    *("DARK_RULES", "GRID", "HALO", "INK", "MUTED", "PAPER"),
-    *("alone", "colour", "dashes", "marker", "sample", "tidied"),
+    "DARK_RULES",
+    "GRID",
+    "HALO",
+    "INK",
+    "MUTED",
+    "PAPER",
+    "alone",
+    "colour",
+    "dashes",
+    "marker",
+    "sample",
+    "tidied",
 ]
 
 _DARK = dict([*LINES, (PAPER, "#15181c"), (INK, "#e8eaed"), (MUTED, "#9aa4af"), (GRID, "#2d333b")])
