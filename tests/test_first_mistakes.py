@@ -192,7 +192,8 @@ def test_an_error_in_a_loop_names_client_and_round_and_keeps_its_cause():
         return steps(None)(model, data, optimizer)
 
     late.calls = 0
-    with pytest.raises(fedlada.TrainingError, match="client 1, round 2: KeyError") as raised:
+    said = r"client 1, round 2: KeyError at \S*test_first_mistakes\.py, line \d+"
+    with pytest.raises(fedlada.TrainingError, match=said) as raised:
         run(train=late, rounds=3)
     assert isinstance(raised.value.__cause__, KeyError)
     assert (raised.value.client, raised.value.round) == (1, 2)

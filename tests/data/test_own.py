@@ -2,6 +2,7 @@
 
 import datasets
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import torch
@@ -145,6 +146,7 @@ def test_a_column_of_owners_makes_a_client_of_each(owners):
 
 TABLES = {
     "dict": lambda columns: columns,
+    "pandas": pd.DataFrame,
     "polars": pl.DataFrame,
     "Hugging Face": datasets.Dataset.from_dict,
 }

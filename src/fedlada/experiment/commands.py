@@ -28,7 +28,8 @@ from .run.sweep import finish
 __all__ = ["app", "run"]
 
 app = typer.Typer(
-    help="Federated optimizers for PyTorch: run, sweep and compare experiments.",
+    help="Federated optimizers for PyTorch: run, sweep and compare experiments. --version prints"
+    " the versions.",
     epilog="Example: fedlada sweep experiments/digits.toml; fedlada compare runs/digits",
     no_args_is_help=True,
     add_completion=False,
@@ -236,7 +237,9 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
         for directory in standing.failed:
             log = RunDirectory(directory).log_file
             *_, last = log.read_text().splitlines() or ["no output"]
-            console.print(f"{directory.name}: {last}", highlight=False, markup=False)
+            console.print(
+                f"{directory.name}: {last}", highlight=False, markup=False, soft_wrap=True
+            )
         raise ExperimentError(
             f"{len(standing.failed)} of {len(found)} runs failed, see their log.txt;"
             f" the others are finished. fedlada resume {base} tries again."
