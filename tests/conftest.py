@@ -36,6 +36,7 @@ COMPUTING = (
     r"test_documents\.py::test_the_commands.*cifar10",
     r"test_documents\.py::test_the_commands.*digits",
     r"test_documents\.py",
+    r"test_guide\.py",
     r"data/test_cifar\.py",
 )
 """Tests that read CIFAR or run what a document says; the longest first."""

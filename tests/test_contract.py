@@ -2,14 +2,25 @@
 
 import copy
 import dataclasses
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import Tensor
 
 from federations import Federation, Point, local_steps, quadratics, same_bits
 from fedlada import ALGORITHMS, Algorithm, DiskStore, LocalRound, compose
-from fedlada.algorithms import CORRECTIONS, LOCAL_RULES, SERVER_RULES, Round, Vector, Vectors
+from fedlada.algorithms import (
+    CORRECTIONS,
+    LOCAL_RULES,
+    SERVER_RULES,
+    SGD,
+    Correction,
+    Round,
+    Vector,
+    Vectors,
+)
 from fedlada.protocol.codecs import Codecs
 from fedlada.protocol.messages import Task, reply_parcel
 from fedlada.protocol.wire import Parcel, send
@@ -30,9 +41,16 @@ def federation(chosen: Algorithm) -> Federation:
     )
 
 
-def random_like(vector: Vector, seed: int = 0) -> Vector:
+def random_like(vector: Vector, seed: int = 0, *, positive: bool = False) -> Vector:
+    """Numbers of both signs, far from 0, so that a step that looks at signs alone sees them."""
     generator = torch.Generator().manual_seed(seed)
-    return Vector(torch.rand(t.shape, generator=generator, dtype=t.dtype) + 0.5 for t in vector)
+
+    def draw(t: Tensor) -> Tensor:
+        size = torch.rand(t.shape, generator=generator, dtype=t.dtype) + 0.5
+        sign = torch.randint(2, t.shape, generator=generator, dtype=t.dtype) * 2 - 1
+        return size if positive else size * sign
+
+    return Vector(map(draw, vector))
 
 
 def one_client(chosen: Algorithm, down: Vectors, kept: Vectors) -> LocalRound:
@@ -60,12 +78,17 @@ def outcome(chosen: Algorithm, down: Vectors, kept: Vectors) -> Vectors:
 
 def contract(chosen: Algorithm) -> None:
     """Declared vectors are exactly those produced and consumed, on both sides."""
+    squares = {name for moment in chosen.moments for name in (moment.up, moment.of)}
+
+    def drawn(name: str, seed: int) -> Vector:
+        return random_like(x, seed, positive=name in squares)
+
     x = random_like(Vector(p.detach() for p in Point().parameters()))
-    down = Vectors((name, random_like(x, seed=i)) for i, name in enumerate(chosen.down))
-    kept = Vectors((name, random_like(x, seed=9 + i)) for i, name in enumerate(chosen.client_state))
+    down = Vectors((name, drawn(name, i)) for i, name in enumerate(chosen.down))
+    kept = Vectors((name, drawn(name, 9 + i)) for i, name in enumerate(chosen.client_state))
     usual = outcome(chosen, down, kept)
     for given_, name in [(down, n) for n in chosen.down] + [(kept, n) for n in chosen.client_state]:
-        changed = Vectors(given_, **{name: random_like(x, seed=99)})
+        changed = Vectors(given_, **{name: drawn(name, 99)})
         new = outcome(chosen, *((changed, kept) if given_ is down else (down, changed)))
         assert not same_bits(new, usual), f"{name} is declared but makes no difference"
     for name in chosen.down:
@@ -84,13 +107,46 @@ def contract(chosen: Algorithm) -> None:
 
     mean = usual.only(chosen.up)
     for name in chosen.up:
-        changed = Vectors(mean, **{name: random_like(x, seed=99)})
+        changed = Vectors(mean, **{name: drawn(name, 99)})
         assert not same_bits(served(changed), served(mean)), f"{name} is sent for nothing"
 
 
 @named
 def test_declared_vectors_are_those_produced_and_consumed(chosen):
     contract(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignMomentum(Correction):
+    """Steps of one size, along the sign of a momentum that the server keeps."""
+
+    down = ("m",)
+    beta: float = 0.9
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        mixed = (g * (1 - self.beta)).add_(client.m, alpha=self.beta)
+        self.inner.step(client, mixed.sign(), lr)
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        server.m = mean.delta / r.lr_sum
+
+
+class Forgetful(SignMomentum):
+    """The same, but it forgets the momentum."""
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, g.sign(), lr)
+
+
+def test_an_algorithm_that_looks_at_signs_alone_keeps_the_contract():
+    contract(Algorithm(SignMomentum(SGD())))
+    repeatable(Algorithm(SignMomentum(SGD())))
+
+
+def test_a_vector_that_is_declared_and_not_used_breaks_the_contract():
+    with pytest.raises(AssertionError, match="m is declared but makes no difference"):
+        contract(Algorithm(Forgetful(SGD())))
 
 
 @given(compositions)

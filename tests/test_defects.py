@@ -52,7 +52,7 @@ def test_a_second_optimizer_is_refused():
     task = Task(round=0, seed=0, lr=0.1, vectors=fed.vectors.only(chosen.down))
     local = LocalRound(chosen, Point(), task, client=0)
     local.optimizer()
-    with pytest.raises(ValueError, match="asked for a second optimizer in round 0"):
+    with pytest.raises(ValueError, match="asked for a second optimizer in round 1"):
         local.optimizer()
 
 

@@ -1,13 +1,16 @@
 """Federated optimizers, written once: FedLADA, its baselines and everything between them."""
 
 from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
+from .client.loop import TrainingError
 from .client.objective import CLASSIFICATION, REGRESSION, Metric, Objective
 from .client.optimizer import FederatedOptimizer
 from .client.round import LocalRound
 from .client.store import DiskStore, MemoryStore
 from .client.training import Evaluation, LocalTraining
+from .curves import plot
 from .engines.in_process import InProcess
 from .errors import FedladaError
+from .frames import frame
 from .protocol.engine import Engine
 from .protocol.messages import Failure, Rejection, Reply, Task
 from .server.checkpoint import Checkpoint, CheckpointError, Checkpoints
@@ -57,11 +60,14 @@ __all__ = [
     "ServerState",
     "Simulation",
     "Task",
+    "TrainingError",
     "TrimmedMean",
     "__version__",
     "algorithm",
     "compose",
     "export",
     "federate",
+    "frame",
+    "plot",
     "simulate",
 ]

@@ -1,7 +1,7 @@
 """The command ``fedlada``.
 
-``fedlada algorithms`` is defined here and needs only torch. All other commands are defined in
-``fedlada.experiment.commands``.
+``fedlada algorithms`` and ``fedlada --version`` are defined here and need only torch. All other
+commands are defined in ``fedlada.experiment.commands``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from platform import python_version
 
+import torch
+
+from . import __version__
 from .algorithms import ALGORITHMS, Algorithm
 
 __all__ = ["main"]
@@ -18,6 +22,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the ``fedlada`` command."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["--version"]:
+        print(f"fedlada {__version__} (torch {torch.__version__}, Python {python_version()})")
+        return
     if words[:1] == ["algorithms"]:
         algorithms(words[1:])
         return

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Generic, Self, Unpack, cast
+from typing import TYPE_CHECKING, Generic, Self, Unpack, cast
 
 from torch import nn
 
+from .algorithms import ALGORITHMS
 from .client.round import D, Train
 from .client.store import DiskStore, Store
-from .client.training import LocalTraining
-from .engines.in_process import ClientDatasets, InProcess
+from .client.training import Evaluation, LocalTraining
+from .curves import plot
+from .engines.in_process import ClientDatasets, InProcess, check_clients
+from .errors import FedladaError, require
 from .protocol.engine import Engine
-from .protocol.federated import clients_keep
+from .protocol.federated import clients_keep, federated_parameters
 from .server.checkpoint import Checkpoints
 from .server.loop import federate
 from .server.model import Evaluate, Server
@@ -22,6 +26,9 @@ from .server.plan import Plan, PlanSettings
 from .server.record import RoundRecord
 from .server.sampling import FixedSize
 from .server.state import ServerState
+
+if TYPE_CHECKING:
+    from .curves import Figure
 
 __all__ = ["Simulation", "simulate"]
 
@@ -39,11 +46,15 @@ class Simulation(Generic[D]):
         """The server's state after the last record; pass it to :func:`simulate` to continue."""
         self.resumed = server.resumed
         """The record of the last saved round if the run continues from a checkpoint, else None."""
+        self.records: list[RoundRecord] = []
+        """The records of the rounds that this object has run so far."""
+        self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
+        """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server = server
-        self._records = self._rounds(engine, evaluate)
+        self._running = self._rounds(engine, evaluate)
 
     def __iter__(self) -> Iterator[RoundRecord]:
-        return self._records
+        return self._running
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +64,14 @@ class Simulation(Generic[D]):
 
     def run(self) -> list[RoundRecord]:
         """Run the remaining rounds and return their records."""
-        return list(self._records)
+        return list(self._running)
+
+    def plot(self, metric: str | None = None) -> Figure:
+        """Draw a metric by rounds, of the rounds run so far, and return matplotlib's figure.
+
+        By default it is the score of the evaluation.  :func:`fedlada.plot` draws several runs.
+        """
+        return plot(self, metric=metric)
 
     def close(self) -> None:
         """Release the directory of the checkpoints for another run."""
@@ -66,13 +84,15 @@ class Simulation(Generic[D]):
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
         try:
-            yield from federate(
+            for record in federate(
                 self.plan,
                 engine,
                 self.state,
                 evaluate=self._server.evaluation(evaluate),
                 save=self._server.save,
-            )
+            ):
+                self.records.append(record)
+                yield record
         except Exception:
             self.close()
             raise
@@ -95,8 +115,10 @@ def simulate(
     """Train ``model`` over the clients in ``data``, in this process.
 
     ``data[i]`` is the data of client i and is passed to ``train(model, data[i], optimizer)``.  The
-    default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50 on tensors.  All
-    other settings are those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``,
+    default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50.  It takes
+    ``(inputs, labels)`` as tensors or arrays, or a map-style ``Dataset``, for each client;
+    ``fedlada.data.split`` and ``by_owner`` make such clients of one set.  All other settings are
+    those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``,
     ``sampling`` (a number of clients, a share such as 0.1, or a sampler; by default ten
     clients), ``seed``, ``lr_decay``, ``weighting``, ``target``, ``minimum``, ``guard``,
     ``aggregator``, ``buffers``, ``codec`` and ``evaluate_every``.
@@ -115,6 +137,7 @@ def simulate(
     >>> for record in run:
     ...     print(record.round, record.client_metrics)
     """
+    _check(model, data, plan, train=train, evaluate=evaluate)
     plan.setdefault("sampling", FixedSize(min(10, len(data))))
     chosen = Plan.of(**plan)
     training = train if train is not None else cast(Train[D], LocalTraining())
@@ -135,3 +158,32 @@ def simulate(
             chosen.algorithm, working, data, training, store=store, buffers=chosen.buffers
         )
     return Simulation(chosen, engine, server, evaluate)
+
+
+def _check(model: object, data: object, plan: Mapping[str, object], **called: object) -> None:
+    """Check what can be checked before the first round."""
+    check_clients(data)
+    for name, function in called.items():
+        require(
+            function is None or callable(function),
+            f"{name} is {function!r:.100}; it must be a function, or left out",
+        )
+    _check_names(plan)
+    federated_parameters(cast(nn.Module, model))
+
+
+def _check_names(plan: Mapping[str, object]) -> None:
+    """Say where a setting belongs that is none of a plan's, and is known elsewhere."""
+    training = [f.name for f in dataclasses.fields(LocalTraining)]
+    settings = {name for algorithm in ALGORITHMS.values() for name in algorithm.settings()}
+    for name, value in plan.items():
+        if name in training:
+            raise FedladaError(
+                f"{name}={value!r:.50} is a setting of the local training; give"
+                f" train=fedlada.LocalTraining({name}={value!r:.50})"
+            )
+        if name in settings:
+            raise FedladaError(
+                f"{name}={value!r:.50} is a setting of the algorithm; give"
+                f' algorithm=fedlada.algorithm("fedlada", {name}={value!r:.50})'
+            )

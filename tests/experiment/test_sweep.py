@@ -110,7 +110,8 @@ def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
     in_the_way.touch()
     with pytest.raises(SystemExit, match="1 of 3 runs failed"):
         main(["sweep", str(file), *words])
-    assert "FileExistsError" in (out / "fedavg-lr0.2-seed0" / "log.txt").read_text()
+    *_, last = (out / "fedavg-lr0.2-seed0" / "log.txt").read_text().splitlines()
+    assert "checkpoints cannot be made or written (File exists)" in last
     assert RunDirectory(out / "fedlada-lr0.01-seed0").finished()
     in_the_way.unlink()
     command("resume", str(out))

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from ..errors import nearest, require
@@ -159,6 +160,11 @@ class Algorithm:
                 key in known,
                 f"{key!r} is no setting of this algorithm; {nearest(key, known)}",
             )
+            require(
+                _of_a_kind(settings[key], known[key]),
+                f"{key} is {settings[key]!r}; it must be of the kind of its default, {known[key]!r}"
+                + _without_quotes(key, settings[key]),
+            )
         return Algorithm(
             rebuild(self.part, lambda owner: _own(owner, settings)),
             server=dataclasses.replace(self.server, **_own(self.server, settings)),
@@ -182,3 +188,18 @@ def _tunable(owner: Part | Averaging) -> list[str]:
 
 def _own(owner: Part | Averaging, settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in _tunable(owner)}
+
+
+def _of_a_kind(value: object, default: object) -> bool:
+    """Tell whether a value may replace a default, if that is a number, a switch or numbers."""
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, int | float):
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if isinstance(default, tuple) and default:
+        return isinstance(value, tuple) and all(_of_a_kind(part, default[0]) for part in value)
+    return True
+
+
+def _without_quotes(key: str, value: object) -> str:
+    return f": write {key}={value}, without quotes" if isinstance(value, str) else ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import ClassVar
 
 from ..errors import require
@@ -132,6 +133,12 @@ class LocalRule(Part):
     lr_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("lr", "weight_decay", "lr_scale"):
+            value = getattr(self, name)
+            require(
+                isinstance(value, Real) and not isinstance(value, bool),
+                f"{name} is {value!r}; it must be a number, such as 0.1, without quotes",
+            )
         require(self.lr > 0, f"lr is {self.lr}; it must be positive")
         require(
             self.weight_decay >= 0,

@@ -36,6 +36,13 @@ class Metric:
     value: Callable[..., float] = quotient
     title: str = ""
 
+    def __post_init__(self) -> None:
+        require(
+            callable(self.sums) and callable(self.value),
+            f"a metric has sums {self.sums!r:.100} and value {self.value!r:.100}; both must be"
+            " functions: sums(outputs, labels) returns tensors, value(*totals) a number",
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
@@ -79,7 +86,7 @@ def objective_of(labels: Tensor) -> Objective:
 def entropy_sums(outputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
     """Return the sum of the cross-entropy of a batch and the number of labels."""
     require(
-        outputs.dim() > 1,
+        outputs.dim() > 1 and outputs.shape[1] > 1,
         f"outputs have shape {tuple(outputs.shape)}, one number per example; a classification"
         " needs one per class, and a regression needs floating-point labels",
     )

@@ -8,20 +8,24 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from ..algorithms import Algorithm, Round, Vectors
+from ..algorithms import Algorithm, Round, Vector, Vectors
 from ..errors import require
 from ..protocol.federated import (
     BUFFERS,
     BufferPolicy,
     clients_keep,
+    constant_buffers,
     federated_buffers,
     federated_parameters,
 )
-from ..protocol.messages import LONGEST_NAME, Reply, Task, well_named
+from ..protocol.messages import Reply, Task
+from ..protocol.metrics import as_numbers
 from ..protocol.seeds import seed_of
+from .labelled import examples_in
+from .loop import named_errors
 from .optimizer import FederatedOptimizer
 from .store import NEVER, Store
 
@@ -55,6 +59,7 @@ class LocalRound:
         self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
         self._parameters = list(federated_parameters(model).values())
         self._buffers = federated_buffers(model, buffers)
+        self._model, self._constants = model, copied(constant_buffers(model, buffers))
         self._optimizer: FederatedOptimizer | None = None
         # An engine may evaluate the same model between rounds, which leaves it in eval mode.
         model.train()
@@ -81,8 +86,9 @@ class LocalRound:
         """Make the round's only optimizer; ``params`` may be torch's parameter groups."""
         require(
             self._optimizer is None,
-            f"client {self._client} asked for a second optimizer in round {self._task.round}; the"
-            " steps of the first would not be counted: make one, and use it for the whole round",
+            f"client {self._client} asked for a second optimizer in round {self._task.round + 1};"
+            " the steps of the first would not be counted: make one, and use it for the whole"
+            " round",
         )
         self._optimizer = FederatedOptimizer(
             self._parameters if params is None else params,
@@ -95,19 +101,15 @@ class LocalRound:
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
         """Return the reply; call this after training."""
-        for name in metrics or ():
-            require(
-                well_named(name),
-                f"client {self._client} calls a metric {name!r:.200}; a name must be at"
-                f" most {LONGEST_NAME} characters that can be printed, without line breaks",
-            )
+        measured = as_numbers({} if metrics is None else metrics, f"client {self._client}")
         optimizer = self._optimizer
         require(
             optimizer is not None and optimizer.lr_sum > 0,
-            f"client {self._client} took no optimizer step in round {self._task.round}; its"
+            f"client {self._client} took no optimizer step in round {self._task.round + 1}; its"
             " training must call step() of the optimizer it was given, with a positive lr",
         )
         assert optimizer is not None
+        self._check_tensors()
         algorithm, c = self._algorithm, self._c
         with torch.no_grad():
             c.delta = c.x - c.y
@@ -127,8 +129,31 @@ class LocalRound:
             lr_sum=optimizer.lr_sum,
             nonce=self._task.nonce,
             seconds=time.perf_counter() - self._began,
-            metrics={name: float(value) for name, value in (metrics or {}).items()},
+            metrics=measured,
         )
+
+    def _check_tensors(self) -> None:
+        """Raise an error if training replaced a tensor, or changed one that is a constant."""
+        now = dict(self._model.named_buffers())
+        here = {id(t) for t in (*now.values(), *self._model.parameters())}
+        lost = sum(id(t) not in here for t in (*self._parameters, *self._buffers))
+        require(
+            lost == 0,
+            f"training of client {self._client} replaced {lost} parameters or buffers of the model"
+            " by others, whose values would be lost; change them in place, such as with copy_()",
+        )
+        for name, before in self._constants.items():
+            require(
+                name in now and Vector([now[name]]).equal(Vector([before])),
+                f"training of client {self._client} changed the buffer {name!r}, which is neither"
+                f" sent nor kept with buffers={self._policy!r}: say what becomes of it,"
+                " buffers='average' or buffers='local'; both take finite numbers alone",
+            )
+
+
+def copied(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of buffers, to tell later whether they changed."""
+    return {name: b.detach().clone() for name, b in buffers.items()}
 
 
 class ClientSession:
@@ -190,11 +215,14 @@ def train_client(
     buffers: BufferPolicy = "refuse",
 ) -> Reply:
     """Run a session around ``train(model, data, optimizer)`` and return the reply."""
-    with client_session(
-        algorithm, model, task, client=client, store=store, buffers=buffers
-    ) as session:
+    with (
+        client_session(
+            algorithm, model, task, client=client, store=store, buffers=buffers
+        ) as session,
+        named_errors(client, task.round),
+    ):
         session.metrics = train(model, data, session.optimizer())
-        session.examples = len(data)
+        session.examples = examples_in(data)
     return session.reply
 
 

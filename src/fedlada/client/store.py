@@ -127,7 +127,13 @@ class DiskStore:
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedladaError(
+                f"{directory} cannot be made ({error.strerror}); give another directory for the"
+                " clients' vectors"
+            ) from error
 
     def load(self, client: int, version: Version | None = None) -> Vectors:
         self._there(client)

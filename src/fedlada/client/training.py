@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +11,11 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from ..errors import require
+from .labelled import Labelled, Source, source_of
+from .mistakes import Batch, explained, fitted, whole_labels
 from .objective import Objective, objective_of
 
 __all__ = ["Evaluation", "Labelled", "LocalTraining"]
-
-
-class Labelled(Protocol):
-    """Examples with labels, as tensors with one row per example."""
-
-    @property
-    def inputs(self) -> Tensor: ...
-    @property
-    def labels(self) -> Tensor: ...
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +41,46 @@ class LocalTraining:
             (self.steps is None) != (self.epochs is None),
             f"steps is {self.steps} and epochs is {self.epochs}; give one and set the other None",
         )
-        for name in ("steps", "epochs", "batch_size"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name} is {value}; it must be positive")
+        _check_counts(self, "steps", "epochs", "batch_size")
+        require(
+            callable(self.loss) or isinstance(self.loss, Objective),
+            f"loss is {self.loss!r:.100}; it must be a function of outputs and labels, such as"
+            " torch.nn.functional.mse_loss, or a fedlada.Objective",
+        )
 
-    def __call__(self, model: nn.Module, data: Labelled, optimizer: Optimizer) -> dict[str, float]:
-        """Train ``model`` in place and return the mean loss of the batches."""
+    def __call__(self, model: nn.Module, data: object, optimizer: Optimizer) -> dict[str, float]:
+        """Train ``model`` in place and return the mean loss of the batches.
+
+        ``data`` is ``(inputs, labels)``, an object with both, or a map-style dataset.
+        """
         model.train()
-        total, count, criterion = torch.zeros(()), 0, self.loss_for(data.labels)
-        for chosen in self.batches(len(data)):
-            inputs = data.inputs[chosen]
-            if self.prepare is not None:
-                inputs = self.prepare(inputs, torch.default_generator)
-            optimizer.zero_grad()
-            loss = criterion(model(inputs), data.labels[chosen])
-            loss.backward()  # type: ignore[no-untyped-call]
-            if self.clip_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
-            optimizer.step()
-            total += loss.detach()
-            count += 1
+        source = source_of(data)
+        total, count = torch.zeros(()), 0
+        with explained() as current:
+            for chosen in self.batches(len(source)):
+                optimizer.zero_grad()
+                loss = self._loss(model, source, chosen, current)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if self.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
+                optimizer.step()
+                total += loss.detach()
+                count += 1
         return {"loss": float(total) / count}
+
+    def _loss(
+        self, model: nn.Module, source: Source, chosen: Tensor, current: list[Batch]
+    ) -> Tensor:
+        """Return the loss of a batch, and leave the batch for the explanation of an error."""
+        inputs, labels = source.batch(chosen)
+        current[:] = [Batch(model, inputs, labels)]
+        if self.prepare is not None:
+            inputs = self.prepare(inputs, torch.default_generator)
+        inputs, labels = fitted(inputs, model), fitted(whole_labels(labels), model)
+        current[:] = [Batch(model, inputs, labels)]
+        outputs = model(inputs)
+        current[:] = [Batch(model, inputs, labels, outputs)]
+        return self.loss_for(labels)(outputs, labels)
 
     def loss_for(self, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function for these labels."""
@@ -101,33 +111,68 @@ class Evaluation:
     determination.
     """
 
-    data: Labelled
+    data: object
+    """``(inputs, labels)``, an object with both, or a map-style dataset."""
     prepare: Callable[[Tensor], Tensor] | None = None
     batch_size: int = 1000
     objective: Objective | None = None
     split: str = "test"
     """The prefix of the metrics' names, as in ``test_accuracy``."""
 
+    def __post_init__(self) -> None:
+        require(
+            self.objective is None or isinstance(self.objective, Objective),
+            f"objective is {self.objective!r:.100}; it must be a fedlada.Objective, such as"
+            " fedlada.REGRESSION, or left out",
+        )
+        _check_counts(self, "batch_size")
+
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """Return the metrics of ``model``; each is exact over all examples."""
-        require(len(self.data) > 0, "there are no examples to evaluate on; give some")
+        source = source_of(self.data)
+        require(len(source) > 0, "there are no examples to evaluate on; give some")
         model.eval()
-        objective = self.objective or objective_of(self.data.labels)
-        totals: dict[str, list[Tensor]] = {}
-        for start in range(0, len(self.data), self.batch_size):
-            inputs = self.data.inputs[start : start + self.batch_size]
-            labels = self.data.labels[start : start + self.batch_size]
-            outputs = model(self.prepare(inputs) if self.prepare is not None else inputs)
-            for name, metric in objective.metrics.items():
-                sums = [part.double() for part in metric.sums(outputs, labels)]
-                known = totals.get(name)
-                totals[name] = (
-                    [total + part for total, part in zip(known, sums, strict=True)]
-                    if known
-                    else sums
-                )
+        objective, totals = self.objective, dict[str, list[Tensor]]()
+        with explained() as current:
+            for start in range(0, len(source), self.batch_size):
+                inputs, labels = source.batch(slice(start, start + self.batch_size))
+                labels = whole_labels(labels)
+                current[:] = [Batch(model, inputs, labels)]
+                inputs = fitted(self.prepare(inputs) if self.prepare else inputs, model)
+                outputs = model(inputs)
+                current[:] = [Batch(model, inputs, labels, outputs)]
+                objective = objective or objective_of(labels)
+                _add(totals, objective, outputs, labels)
+        assert objective is not None
         return {
             f"{self.split}_{name}": metric.value(*totals[name])
             for name, metric in objective.metrics.items()
         }
+
+    @property
+    def score(self) -> str:
+        """The name of the metric by which models are compared, such as ``test_accuracy``."""
+        objective = self.objective or objective_of(source_of(self.data).batch(slice(0, 1))[1])
+        return f"{self.split}_{objective.score}"
+
+
+def _add(
+    totals: dict[str, list[Tensor]], objective: Objective, outputs: Tensor, labels: Tensor
+) -> None:
+    """Add the sums of a batch to the totals of every metric."""
+    for name, metric in objective.metrics.items():
+        sums = [part.double() for part in metric.sums(outputs, labels)]
+        known = totals.get(name)
+        totals[name] = (
+            [total + part for total, part in zip(known, sums, strict=True)] if known else sums
+        )
+
+
+def _check_counts(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        require(
+            value is None or (isinstance(value, int) and value > 0),
+            f"{name} is {value!r}; it must be a positive whole number",
+        )

@@ -8,6 +8,7 @@ from .augment import Augment, Statistics, normalise, random_crop, random_flip
 from .clients import ClientData, Clients
 from .examples import Examples
 from .images import Images
+from .own import by_owner, from_table, split
 from .partitioning import KINDS, Partition, Summary, partition
 from .source import SPLITS, Source
 from .sources import NAMES, SOURCES, STATISTICS, load
@@ -27,9 +28,12 @@ __all__ = [
     "Source",
     "Statistics",
     "Summary",
+    "by_owner",
+    "from_table",
     "load",
     "normalise",
     "partition",
     "random_crop",
     "random_flip",
+    "split",
 ]

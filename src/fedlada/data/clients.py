@@ -1,33 +1,16 @@
 """The data of each client, gathered on request."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..client.labelled import ClientData
 from ..errors import require
 from .examples import Examples
 from .partitioning import Partition
 
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """The samples of one client: ``inputs[i]`` has label ``labels[i]``."""
-
-    inputs: Tensor = field(repr=False)
-    labels: Tensor = field(repr=False)
-
-    def __post_init__(self) -> None:
-        """Check that there are as many labels as inputs."""
-        require(
-            len(self.inputs) == len(self.labels),
-            f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
-            "give every input exactly one label.",
-        )
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.labels)
+__all__ = ["ClientData", "Clients"]
 
 
 @dataclass(frozen=True, eq=False)

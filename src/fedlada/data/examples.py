@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..client.labelled import as_tensor
 from ..errors import require
 
 __all__ = ["Examples"]
@@ -20,6 +21,8 @@ E = TypeVar("E", bound="Examples")
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Inputs with their labels and, optionally, their owners.
+
+    Arrays become tensors that share their memory.
 
     Args:
         inputs: [N, ...], of any type.
@@ -38,6 +41,8 @@ class Examples:
 
     def __post_init__(self) -> None:
         """Check shapes and types here, so that other code need not."""
+        for name in ("inputs", "labels"):
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name))
         require(
             len(self.inputs) == len(self.labels),
             f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "
@@ -82,7 +87,7 @@ class Examples:
 
 
 def _owners(given: Sequence[int | str] | Tensor, count: int) -> tuple[int | str, ...]:
-    owners = tuple(given.tolist() if isinstance(given, Tensor) else given)
+    owners = tuple(given.tolist() if hasattr(given, "tolist") else given)
     require(
         len(owners) == count,
         f"There are {count} examples and {len(owners)} owners; give every example one owner.",

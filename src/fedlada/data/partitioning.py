@@ -11,11 +11,14 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..client.labelled import as_tensor
+from ..client.mistakes import whole_labels
 from ..errors import FedladaError, missing_extra, require
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ class Partition:
 
 
 def partition(
-    labels: Tensor,
+    labels: Tensor | Sequence[int],
     kind: str,
     *,
     clients: int | None = None,
@@ -104,7 +107,8 @@ def partition(
     """Split samples with these labels over clients.
 
     Args:
-        labels: [N], int64 from 0; ``iid`` and ``natural`` take labels of any type.
+        labels: [N], int64 from 0, as a tensor, an array or a list; ``iid`` and ``natural`` take
+            labels of any type.
         kind: one of ``KINDS``.
         clients: the number of clients; ``natural`` has one for each owner.
         concentration: of the Dirichlet distribution; smaller is more heterogeneous. ``iid`` and
@@ -112,6 +116,8 @@ def partition(
         seed: determines every random choice; global generators are not used.
         owners: the owner of each sample, for ``natural``.
     """
+    given = as_tensor(labels, "labels")
+    labels = given if isinstance(labels, Tensor) else whole_labels(given)
     if kind == "natural":
         return _natural(labels, owners, clients=clients)
     count = _check(labels, kind, clients=clients, concentration=concentration, seed=seed)
@@ -155,7 +161,7 @@ def _natural(
         f" {', '.join(KINDS)}.",
     )
     assert owners is not None
-    each = owners.tolist() if isinstance(owners, Tensor) else list(owners)
+    each = owners.tolist() if hasattr(owners, "tolist") else list(owners)
     require(
         len(each) == len(labels) > 0,
         f"There are {len(labels)} labels and {len(each)} owners; give at least one sample, and"
@@ -206,16 +212,19 @@ def _check(
         " [N] with N >= 1, numbered from 0. Convert them with labels.long().flatten(), or use"
         " kind='iid' or 'natural' for labels that name no classes.",
     )
-    if clients is None or not 1 <= clients <= len(labels):
+    if not isinstance(clients, int) or not 1 <= clients <= len(labels):
         raise FedladaError(
-            f"clients is {clients}; it must be from 1 to {len(labels)}, the number of samples."
+            f"clients is {clients!r}; it must be from 1 to {len(labels)}, the number of samples."
         )
     require(
-        0 < concentration < math.inf,
-        f"concentration is {concentration}; it must be positive and finite, such as 0.6. "
+        isinstance(concentration, Real) and 0 < concentration < math.inf,
+        f"concentration is {concentration!r}; it must be positive and finite, such as 0.6. "
         "For equal label distributions use kind='iid'.",
     )
-    require(seed >= 0, f"seed is {seed}; it must be 0 or more.")
+    require(
+        isinstance(seed, int) and seed >= 0,
+        f"seed is {seed!r}; it must be 0 or more, a whole number.",
+    )
     return clients
 
 

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from .. import export as write_model
 from ..errors import ExperimentError, FedladaError
+from ..server.lock import DirectoryLock
 from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
 from .config.cells import cells
-from .config.reading import read
+from .config.reading import check_targets, read
 from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
 from .run.rounds import run as rounds_of
@@ -27,7 +28,8 @@ from .run.sweep import finish
 __all__ = ["app", "run"]
 
 app = typer.Typer(
-    help="Federated optimizers for PyTorch: run, sweep and compare experiments.",
+    help="Federated optimizers for PyTorch: run, sweep and compare experiments. --version prints"
+    " the versions.",
     epilog="Example: fedlada sweep experiments/digits.toml; fedlada compare runs/digits",
     no_args_is_help=True,
     add_completion=False,
@@ -63,8 +65,13 @@ def run(words: Sequence[str]) -> None:
     """Run a command given as words; an error that the user can fix is printed as a sentence."""
     try:
         app(args=list(words), prog_name="fedlada")
-    except (FedladaError, ImportError, FileNotFoundError) as error:
+    except (FedladaError, ImportError) as error:
         sys.exit(f"fedlada: {error}")
+    except OSError as error:
+        sys.exit(
+            f"fedlada: {error.filename or 'a file'} cannot be read or written ({error.strerror});"
+            " give another path, or mend that one."
+        )
 
 
 @app.command("run", epilog="Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1")
@@ -89,13 +96,17 @@ def sweep(
 ) -> None:
     """Run all combinations of a file's sweep; resume stopped runs and skip finished ones."""
     patterns = only or ["*"]
+    every = cells(file, changes or ())
     found = {
         name: config
-        for name, config in cells(file, changes or ()).items()
+        for name, config in every.items()
         if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     }
     if not found:
-        raise ExperimentError(f"No run of {file} matches {' or '.join(map(repr, patterns))}.")
+        some = ", ".join(list(every)[:3]) + (", ..." if len(every) > 3 else "")
+        raise ExperimentError(
+            f"No run of {file} matches {' or '.join(map(repr, patterns))}; there are {some}."
+        )
     base = out or Path("runs") / next(iter(found.values())).name
     for name, config in found.items():
         RunDirectory(base / name).prepare(config)
@@ -145,6 +156,8 @@ def compare(
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     from .results.comparison import comparison
 
+    check_targets(target)
+
     console.print(comparison(directories, targets=target, rounds=rounds))
 
 
@@ -164,6 +177,7 @@ def report(
     """Write a report with curves, tables and paired comparisons, as HTML and as Markdown."""
     from .report.report import HTML, MARKDOWN, report as write
 
+    check_targets(target)
     where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
     for name in (HTML, MARKDOWN):
         console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
@@ -206,6 +220,7 @@ def _one(directory: Path) -> None:
     with _resumable(directory), Display(console, [directory]) as display:
         for record in rounds_of(directory):
             display.show(directory, dataclasses.asdict(record))
+    _next(directory)
 
 
 def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
@@ -213,17 +228,45 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
     console.print(
         f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
     )
-    with _resumable(base), Display(console, found) as display:
+    if not left:
+        _next(base)
+        return
+    with _alone(base), _resumable(base), Display(console, found) as display:
         standing = finish(left, jobs=jobs, watch=display.watch)
     if standing.failed:
         for directory in standing.failed:
             log = RunDirectory(directory).log_file
             *_, last = log.read_text().splitlines() or ["no output"]
-            console.print(f"{directory.name}: {last}", highlight=False, markup=False)
+            console.print(
+                f"{directory.name}: {last}", highlight=False, markup=False, soft_wrap=True
+            )
         raise ExperimentError(
             f"{len(standing.failed)} of {len(found)} runs failed, see their log.txt;"
             f" the others are finished. fedlada resume {base} tries again."
         )
+    _next(base)
+
+
+def _next(directory: Path) -> None:
+    """Say what to do with results."""
+    console.print(
+        f"done; fedlada compare {directory} prints a table, fedlada report {directory} writes a"
+        " page with curves",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+@contextmanager
+def _alone(base: Path) -> Iterator[None]:
+    """Keep a second sweep out of the directory while this one runs."""
+    lock = DirectoryLock(base, name="sweep.lock")
+    lock.take(hand_over=False)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

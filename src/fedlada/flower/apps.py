@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from ..client.labelled import examples_in
 from ..client.round import D, Train
 from ..engines.in_process import ClientDatasets
 from ..protocol.engine import Engine
@@ -59,7 +60,7 @@ def many_clients_app(
         with training(message, context, model) as local:
             data = clients[local.client]
             local.metrics = steps(model, data, local.optimizer())
-            local.examples = len(data)
+            local.examples = examples_in(data)
         return local.reply
 
     return app

@@ -13,6 +13,7 @@ from torch import nn
 
 from ..algorithms import Algorithm, algorithm as named_algorithm
 from ..algorithms.registry import outside_names
+from ..client.labelled import examples_in
 from ..client.round import ClientSession, D, Train, client_session
 from ..errors import require
 from .context_store import client_store
@@ -43,7 +44,7 @@ def client_app(
                 f" {client_number(context)}; a node of several clients trains inside training(...)",
             )
             local.metrics = train(own, mine, local.optimizer())
-            local.examples = len(mine)
+            local.examples = examples_in(mine)
         return local.reply
 
     return app

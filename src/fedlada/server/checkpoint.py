@@ -77,6 +77,11 @@ class Checkpoints:
             self._lock.take()
         except DirectoryInUse as error:
             raise CheckpointError(str(error)) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory} cannot be made or written ({error.strerror}); give another"
+                " directory for checkpoints"
+            ) from error
 
     def close(self) -> None:
         """Release the directory for another run."""

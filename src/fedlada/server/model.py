@@ -18,6 +18,7 @@ from ..protocol.federated import (
     kind_of,
     variances,
 )
+from ..protocol.metrics import as_numbers
 from .checkpoint import Checkpoints
 from .fingerprint import Plain, describe
 from .plan import Plan
@@ -78,7 +79,9 @@ class Server:
 
         def metrics(round: int) -> Mapping[str, float]:
             due = round % self._plan.evaluate_every == 0 or round == self._plan.rounds
-            return evaluate(self._current()) if evaluate is not None and due else {}
+            if evaluate is None or not due:
+                return {}
+            return as_numbers(evaluate(self._current()), "evaluate")
 
         return metrics
 

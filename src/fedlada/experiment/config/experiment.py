@@ -123,7 +123,7 @@ class Experiment(Section):
             key = key if self.data.only is None else "with data.only there is"
             raise ExperimentError(
                 f"federation.cohort is {self.federation.cohort}, but {key} {there}; a cohort"
-                " cannot be larger than that"
+                " cannot be larger than that: give a smaller one"
             )
         if self.engine.name == "deployment" and self.engine.nodes > there:
             raise ExperimentError(
@@ -182,7 +182,12 @@ class Experiment(Section):
     @property
     def title(self) -> str:
         """The name of the algorithm in tables and figures: ``label``, or its own name."""
-        if self.label or isinstance(self.algorithm, str):
-            return self.label or str(self.algorithm)
+        return self.label or self.algorithm_name
+
+    @property
+    def algorithm_name(self) -> str:
+        """The name of the algorithm, or those of its parts."""
+        if isinstance(self.algorithm, str):
+            return self.algorithm
         parts = (self.algorithm.get(key, ()) for key in ("corrections", "local", "server"))
         return "-".join(w for part in parts for w in ([part] if isinstance(part, str) else part))

@@ -18,7 +18,7 @@ from .named import maker, source
 from .options import UNKNOWN, option_names
 from .outside import LOOKING, MODULES, located
 
-__all__ = ["dump", "experiment", "parse", "read", "table"]
+__all__ = ["check_targets", "dump", "experiment", "parse", "read", "table"]
 
 
 def read(path: Path, overrides: Iterable[str] = (), *, looking: bool = False) -> Experiment:
@@ -43,7 +43,9 @@ def table(path: Path) -> dict[str, object]:
     except (FileNotFoundError, IsADirectoryError):
         raise ExperimentError(f"There is no file {path}; give an experiment's TOML file.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{path} is not TOML: {error}.") from None
+        raise ExperimentError(
+            f"{path} is not TOML: {error}; write each key as key = value, and text in quotes."
+        ) from None
     except UnicodeDecodeError as error:
         raise ExperimentError(
             f"{path} is not UTF-8, as TOML must be ({error.reason} at byte {error.start}); save it"
@@ -66,7 +68,11 @@ def parse(word: str) -> tuple[str, object]:
     except (tomllib.TOMLDecodeError, RecursionError):
         if re.fullmatch(r"[A-Za-z][\w.:-]*", text):
             return key, text
-        raise ExperimentError(f"{text!r}, given for {key}, is not a TOML value.") from None
+        quoted = tomli_w.dumps({"value": text}).partition("= ")[2].strip()
+        raise ExperimentError(
+            f"{text!r}, given for {key}, is not a TOML value, such as 0.1, true or [1, 2]; put text"
+            f" in quotes, and the quotes in quotes for the shell: '{key}={quoted}'."
+        ) from None
 
 
 def experiment(
@@ -104,6 +110,16 @@ def _sentence(error: ValidationError, flat: Mapping[str, object], looking: bool)
         return f"{key} is {first['input']!r}; it must be a number, a word or numbers"
     wanted = first["msg"].replace("Input should be", "it must be")
     return f"{key} is {first['input']!r}; {wanted}"
+
+
+def check_targets(targets: Iterable[float] | None) -> None:
+    """Check the scores to reach, which are shares: tables show them in percent."""
+    for target in targets or ():
+        if not 0 < target <= 1:
+            percent = f", as {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+            raise ExperimentError(
+                f"--target is {target:g}; it must be a score above 0 and at most 1{percent}."
+            )
 
 
 def dump(config: Experiment) -> str:

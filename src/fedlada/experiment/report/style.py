@@ -11,27 +11,24 @@ from __future__ import annotations
 import re
 from html import escape
 
+from ...palette import GRID, INK, LINES, MUTED, PAPER, colour, dashes, marker
+
 __all__ = [
-    *("DARK_RULES", "GRID", "HALO", "INK", "MUTED", "PAPER"),
-    *("alone", "colour", "dashes", "marker", "sample", "tidied"),
+    "DARK_RULES",
+    "GRID",
+    "HALO",
+    "INK",
+    "MUTED",
+    "PAPER",
+    "alone",
+    "colour",
+    "dashes",
+    "marker",
+    "sample",
+    "tidied",
 ]
 
-PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#dfe3e8"
-_LINES = (  # colours on a light and on a dark background
-    ("#0072b2", "#58b0f0"),
-    ("#d55e00", "#ff8f4a"),
-    ("#009e73", "#2fcb9d"),
-    ("#b5538c", "#e89ac6"),
-    ("#a67c00", "#f0d04c"),
-    ("#3d444d", "#d3d9e0"),
-    ("#3f9bd8", "#9bdcff"),
-    ("#7a4a21", "#cfa27a"),
-    ("#6247c4", "#b8a6ff"),
-    ("#a3123a", "#ff8aa6"),
-)
-_DARK = dict([*_LINES, (PAPER, "#15181c"), (INK, "#e8eaed"), (MUTED, "#9aa4af"), (GRID, "#2d333b")])
-_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (7, 2, 1.5, 2), (1.5, 1.8))
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DARK = dict([*LINES, (PAPER, "#15181c"), (INK, "#e8eaed"), (MUTED, "#9aa4af"), (GRID, "#2d333b")])
 
 DARK_RULES = "@media screen and (prefers-color-scheme: dark) {{{}}}".format(
     "".join(
@@ -52,21 +49,6 @@ HALO = "halo-"
 _HALO = (
     f'<g style="paint-order: stroke; stroke: {PAPER}; stroke-width: 2.5; stroke-linejoin: round">'
 )
-
-
-def colour(position: int) -> str:
-    """Return the colour of the line at a position, on a light background."""
-    return _LINES[position % len(_LINES)][0]
-
-
-def dashes(position: int) -> tuple[float, ...]:
-    """Return the line's dashes and gaps in units of its width; empty for a solid line."""
-    return _DASHES[(position + position // len(_LINES)) % len(_DASHES)]
-
-
-def marker(position: int) -> str:
-    """Return the shape of the marker at the line's end."""
-    return _MARKERS[position % len(_MARKERS)]
 
 
 def tidied(svg: str, alt: str) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from ... import ALGORITHMS, Algorithm, RoundRecord, Simulation
 from ...errors import ExperimentError
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
 from ..run.directory import CLIENTS, RunDirectory, runs_in
 
-__all__ = ["SEEDS", "configurations", "frame", "measured", "summary", "varied"]
+__all__ = ["SEEDS", "configurations", "frame", "frame_of", "measured", "summary", "varied"]
 
 SEEDS = ("federation.seed", "data.seed")
 COSTS = {"rounds": "round", "bytes": "total_bytes", "seconds": "total_seconds"}
@@ -28,15 +31,63 @@ def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
     return {run: RunDirectory(run).config for run in found}
 
 
+def frame_of(runs: object, *, rounds: int | None = None) -> pl.DataFrame:
+    """Return the frame of what :func:`fedlada.frame` takes."""
+    given = [runs] if isinstance(runs, str | Path | Simulation) else runs
+    names = list(map(str, given)) if isinstance(given, Mapping) else None
+    inside = given.values() if isinstance(given, Mapping) else given
+    found: list[Any] = list(inside) if isinstance(inside, Iterable) else []
+    if found and all(isinstance(run, str | Path) for run in found):
+        return frame([Path(run) for run in found], rounds=rounds)
+    if found and all(isinstance(run, Simulation) for run in found):
+        labels = names or [str(number) for number in range(len(found))]
+        named = [(name, run.records, run) for name, run in zip(labels, found, strict=True)]
+    elif found and all(isinstance(record, RoundRecord) for record in found):
+        named = [("0", found, None)]
+    else:
+        raise ExperimentError(
+            f"runs are {runs!r:.100}; give a directory, a Simulation, several of them as a list or"
+            " by name, or a list of records."
+        )
+    lines = [
+        _about(run, simulation) | _numbers(flatten(dataclasses.asdict(record)))
+        for run, records, simulation in named
+        for record in records
+    ]
+    if not lines:
+        raise ExperimentError("No round has been run; iterate over the Simulation, or call run().")
+    for line in lines:
+        score = line.pop("score_name")
+        line["score"] = None if score is None else line.get(str(score))
+    return _with_totals(lines, of="run", rounds=rounds)
+
+
+def _about(run: str, simulation: Simulation[Any] | None) -> Flat:
+    algorithm = None if simulation is None else _algorithm_name(simulation.plan.algorithm)
+    score = None if simulation is None else simulation.score
+    return {"run": run, "algorithm": algorithm, "score_name": score}
+
+
+def _algorithm_name(algorithm: Algorithm) -> str:
+    """Return the name of an algorithm, whatever its settings, or of its parts if it has none."""
+    shape = {"local", "corrections", "server"}
+    own = {key: value for key, value in algorithm.spec().items() if key in shape}
+    for name, known in ALGORITHMS.items():
+        if own == {key: known.spec()[key] for key in own}:
+            return name
+    return "-".join([*own["corrections"], own["local"], own["server"]])
+
+
 def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
     """Return one row per run and round, in order, up to round ``rounds`` if that is given.
 
-    Columns: the ``run`` and its ``directory``; the ``title`` of the algorithm, and ``variant``,
-    which adds the settings in which runs of that title differ (except seeds); every dotted key in
-    which configurations differ, and always lr and the seed; the ``split`` of the evaluation; the
-    ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its name in tables;
-    the numbers of the record, with metrics under their own names and those that clients report
-    under ``client_`` and that name; and the running totals ``total_bytes`` and ``total_seconds``.
+    Columns: the ``run`` and its ``directory``; the ``algorithm``, its ``title`` in tables, and
+    ``variant``, which adds the settings in which runs of that title differ (except seeds); every
+    dotted key in which configurations differ, and always lr and the seed; the ``split`` of the
+    evaluation; the ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its
+    name in tables; the numbers of the record, with metrics under their own names and those that
+    clients report under ``client_`` and that name; and the running totals ``total_bytes`` and
+    ``total_seconds``.
     """
     configs = configurations(directories)
     flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
@@ -55,6 +106,7 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
         about = {
             "run": run.name,
             "directory": str(run),
+            "algorithm": config.algorithm_name,
             "title": titles[run],
             "variant": " ".join([titles[run], *words]),
             "split": config.evaluate.split,
@@ -63,10 +115,15 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
         lines += [about | numbers for numbers in _records(run, config)]
     if not lines:
         raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
+    return _with_totals(lines, of="directory", rounds=rounds)
+
+
+def _with_totals(lines: Sequence[Flat], *, of: str, rounds: int | None) -> pl.DataFrame:
+    """Return the lines as a frame with running totals of each run, up to a round."""
     both = pl.sum_horizontal("bytes_down", "bytes_up")
     found = pl.DataFrame(lines, infer_schema_length=None).with_columns(
-        both.cum_sum().over("directory").alias("total_bytes"),
-        pl.col("seconds").cum_sum().over("directory").alias("total_seconds"),
+        both.cum_sum().over(of).alias("total_bytes"),
+        pl.col("seconds").cum_sum().over(of).alias("total_seconds"),
     )
     return found if rounds is None else found.filter(pl.col("round") <= rounds)
 

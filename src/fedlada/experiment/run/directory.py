@@ -98,8 +98,14 @@ class RunDirectory:
                         f"{self.path} holds a run whose {key} is {old.get(key)!r}, not"
                         f" {new.get(key)!r}; choose another --out, or delete that directory."
                     )
-        self.path.mkdir(parents=True, exist_ok=True)
-        write(self.config_file, dump(config).encode())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write(self.config_file, dump(config).encode())
+        except OSError as error:
+            raise ExperimentError(
+                f"{self.path} cannot be written ({error.strerror}); give a directory of your own"
+                " with --out."
+            ) from error
 
     def finished(self) -> bool:
         """Tell whether all rounds of the configuration are done."""

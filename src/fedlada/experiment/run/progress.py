@@ -49,6 +49,8 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is None and len(self._rounds) > 1 and self._done() > self._first:
+            self._all("")
         if self._live:
             self._progress.stop()
 
@@ -83,10 +85,14 @@ class Display:
                 self._bar(run, run.name, self._score[run])
             else:
                 self._say(self._standing(run))
+        self._all(self._pace())
+
+    def _all(self, text: str) -> None:
+        """Show how many rounds of all runs are done."""
         if self._live:
-            self._bar(None, "all", self._pace())
+            self._bar(None, "all", text)
         else:
-            self._say(f"{self._done()}/{sum(self._rounds.values())} rounds  {self._pace()}")
+            self._say(f"{self._done()}/{sum(self._rounds.values())} rounds  {text}".rstrip())
 
     def _take(self, run: Path, line: Mapping[str, object]) -> None:
         self._latest[run] = line

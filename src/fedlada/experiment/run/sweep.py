@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from ...errors import FedladaError
 from .directory import RunDirectory
 from .rounds import run as run_in
 
@@ -88,8 +89,11 @@ def _work(run: Path) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     print(time.strftime("%Y-%m-%d %H:%M:%S"), "process", os.getpid(), flush=True)
-    for _ in run_in(run):
-        pass
+    try:
+        for _ in run_in(run):
+            pass
+    except FedladaError as error:  # its sentence is enough, and the last line of the log
+        sys.exit(str(error))
 
 
 def end_with_parent() -> None:

@@ -1,0 +1,7 @@
+"""``python -m fedlada`` is the command ``fedlada``."""
+
+from .cli import main
+
+__all__: list[str] = []
+
+main()
