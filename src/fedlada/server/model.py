@@ -77,7 +77,7 @@ class Server:
         """Return a function for the server loop that evaluates in the rounds the plan asks for."""
 
         def metrics(round: int) -> Mapping[str, float]:
-            due = round % self._plan.evaluate_every == 0 or round == self._plan.rounds
+            due = evaluate is not None and self._plan.evaluates(round)
             return evaluate(self._current()) if evaluate is not None and due else {}
 
         return metrics
