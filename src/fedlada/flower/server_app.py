@@ -18,7 +18,7 @@ from ..algorithms import algorithm as named_algorithm
 from ..errors import require
 from ..protocol.seeds import seed_of
 from ..server.checkpoint import Checkpoints
-from ..server.evaluation import ClientEvaluation
+from ..server.evaluation import Survey
 from ..server.loop import check_applied, federate
 from ..server.model import Evaluate, Server
 from ..server.plan import Plan, sampler, settings_table
@@ -185,7 +185,7 @@ def _rounds(
         engine,
         state,
         evaluate=server.evaluation(evaluate),
-        survey=None if evaluators is None else ClientEvaluation(plan, engine, evaluators),
+        survey=None if evaluators is None else Survey(plan, engine, evaluators),
         save=server.save,
     ):
         each = (time.monotonic() - began) / (record.round - before)

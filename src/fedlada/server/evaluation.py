@@ -34,7 +34,7 @@ from .record import RoundRecord
 from .sampling import Sampler
 from .state import ServerState
 
-__all__ = ["ClientEvaluation", "Combined", "Evaluator", "combine"]
+__all__ = ["Combined", "Evaluator", "Survey", "combine"]
 
 
 class Evaluator(Protocol):
@@ -51,7 +51,7 @@ class Evaluator(Protocol):
 
 
 @dataclass(frozen=True)
-class ClientEvaluation:
+class Survey:
     """Asks a sample of the clients to evaluate the model whenever the plan evaluates."""
 
     plan: Plan
