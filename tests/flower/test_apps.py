@@ -53,7 +53,7 @@ def test_the_readmes_command_ends_in_a_model_that_has_learned(simulation, tmp_pa
     printed = simulation.run(EXAMPLES / "flower", config=config)
     rounds = re.findall(r"local_accuracy ([\d.]+), .*test_accuracy ([\d.]+),", printed)
     assert len(rounds) == 20
-    assert all(float(accuracy) > 0.9 for accuracy in rounds[-1])
+    assert all(float(accuracy) > 0.85 for accuracy in rounds[-1])
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
 
