@@ -63,8 +63,7 @@ def ours(name: str, replies: int) -> None:
     grid = MemoryGrid(fabricator(fabricate), nodes=replies)
     plan = Plan.of(algorithm=name, rounds=1, sampling=replies, minimum=replies)
     config = ServerConfig(plan=plan)
-    _, state = run_server(grid, config, lambda: ResNet18(10))
-    if not state.updates:
+    if not run_server(grid, config, lambda: ResNet18(10)).state.updates:
         raise RuntimeError(f"the round of {name} was abandoned; not all replies were accepted")
 
 

@@ -205,9 +205,8 @@ def test_an_algorithm_built_in_code_travels_to_flower():
         fedlada.LocalTraining(steps=2, batch_size=8),
     )
     plan = fedlada.Plan.of(algorithm=built, rounds=2, sampling=3)
-    _, state = run_server(
-        MemoryGrid(app, nodes=3), ServerConfig(plan=plan, nodes=3), lambda: nn.Linear(8, 3)
-    )
+    grid, config = MemoryGrid(app, nodes=3), ServerConfig(plan=plan, nodes=3)
+    state = run_server(grid, config, lambda: nn.Linear(8, 3)).state
     assert state.updates == 2
     assert "m_g" in state.vectors
 

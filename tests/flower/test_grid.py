@@ -83,13 +83,13 @@ def same(a: ServerState, b: ServerState) -> bool:
 
 @pytest.mark.parametrize("name", fedlada.ALGORITHMS)
 def test_a_grid_gives_the_bits_of_the_in_process_engine(name):
-    _, state = run_server(memory_grid(), config(name), model)
+    state = run_server(memory_grid(), config(name), model).state
     assert same(state, in_process(name)[0])
 
 
 def test_client_vectors_on_disk_are_those_of_the_in_process_engine(tmp_path):
     grid = memory_grid(node_config={"state-directory": str(tmp_path)})
-    _, state = run_server(grid, config("scaffold"), model)
+    state = run_server(grid, config("scaffold"), model).state
     assert same(state, in_process("scaffold")[0])
     assert {path.name for path in tmp_path.iterdir()} <= {str(i) for i in range(CLIENTS)}
 
@@ -344,7 +344,7 @@ def test_what_one_node_says_of_the_number_of_nodes_costs_no_reply(said, caplog):
 def test_a_run_with_a_mistaken_node_has_the_bits_of_one_without(name):
     grid = memory_grid()
     grid.contexts[1005].node_config["num-partitions"] = WRONG[1]
-    _, state = run_server(grid, config(name), model)
+    state = run_server(grid, config(name), model).state
     assert same(state, in_process(name)[0])
 
 
@@ -384,7 +384,7 @@ def test_a_run_whose_first_node_is_mistaken_goes_on_with_all():
 
     grid = Late(client_app(model, node_data, train), nodes=CLIENTS)
     grid.contexts[1000].node_config["num-partitions"] = 80
-    _, state = run_server(grid, config("fedavg", nodes=1, cohort=40), model)
+    state = run_server(grid, config("fedavg", nodes=1, cohort=40), model).state
     assert state.updates >= ROUNDS - 1
 
 

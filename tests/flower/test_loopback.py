@@ -13,6 +13,7 @@ import pytest
 from fedlada.flower.loopback import Deployment, DeploymentError
 from fedlada.flower.loopback.certificates import write_node_key
 from flower.agreement import ROUNDS, in_process, run_on
+from flower.quickstart import run_quickstart
 
 PROJECT = """
 [project]
@@ -216,6 +217,12 @@ def test_real_nodes_over_tls_end_in_the_bits_of_the_in_process_engine(
         passed = sum(int(length) for each, length in lines if each == way)
         told = sum(getattr(record, f"bytes_{way}") for record in records)
         assert told < passed < told + messages * ENVELOPE, way
+
+
+def test_clients_evaluate_and_hooks_and_history_work_over_tls(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    assert run_quickstart(deployment, tmp_path / "model.pt", rounds=1) > 0.3
 
 
 def test_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:

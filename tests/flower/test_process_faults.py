@@ -127,8 +127,8 @@ import threading
 import time
 from pathlib import Path
 
+import torch
 from digits.large import model
-from digits.server import save
 from flwr.superlink.grid import http_grid
 
 from fedlada.flower import server_app
@@ -166,8 +166,10 @@ def evaluate(model):
     return {{"hanging": len(hanging)}}
 
 
-def finished(model, state, context):
-    save(model, state, context)
+def finished(run, context):
+    state = run.state
+    vectors = {{name: vector.tensors for name, vector in state.vectors.items()}}
+    torch.save(vectors, context.run_config["save"])
     (MARKS / "finished").write_text(json.dumps([state.run, list(state.last_accepted.items())]))
 
 

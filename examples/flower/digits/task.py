@@ -5,11 +5,11 @@ from functools import cache
 import torch
 from torch import nn
 
-from fedlada import LocalTraining
+from fedlada import Evaluation, LocalTraining
 from fedlada.data import STATISTICS, Augment, ClientData, Images, load
 
 prepare = Augment(*STATISTICS["digits"], crop=0)
-train = LocalTraining(steps=10, batch_size=20, prepare=prepare)
+train = LocalTraining(steps=20, batch_size=20, prepare=prepare)
 
 
 def model() -> nn.Module:
@@ -21,8 +21,16 @@ def images(split: str) -> Images:
     return load("digits", split=split)
 
 
-def client_data(client: int, clients: int) -> ClientData:
-    """A client's share: the digits in order of their label, so that clients are unlike."""
+def client_data(client: int, clients: int, *, held_out: bool) -> ClientData:
+    """A client's share: half of all digits evenly, half in order of their label; a fifth is held
+    out."""
     shown = images("train")
-    rows = torch.tensor_split(shown.labels.argsort(stable=True), clients)[client]
-    return ClientData(shown.inputs[rows], shown.labels[rows])
+    even, rest = torch.arange(len(shown.labels)).chunk(2)
+    by_label = rest[shown.labels[rest].argsort(stable=True)]
+    rows = torch.cat([even[client::clients], by_label.tensor_split(clients)[client]])
+    chosen = rows[(torch.arange(len(rows)) % 5 == 0) == held_out]
+    return ClientData(shown.inputs[chosen], shown.labels[chosen])
+
+
+def evaluate(model: nn.Module, data: ClientData) -> dict[str, float]:
+    return Evaluation(data=data, prepare=prepare.plain, split="local")(model)

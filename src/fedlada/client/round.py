@@ -27,9 +27,19 @@ from ..protocol.seeds import seed_of
 from .labelled import examples_in
 from .loop import named_errors
 from .optimizer import FederatedOptimizer
-from .store import NEVER, Store
+from .store import NEVER, Store, Version
 
-__all__ = ["ClientSession", "LocalRound", "Train", "client_session", "train_client"]
+__all__ = [
+    "ClientSession",
+    "LocalRound",
+    "Train",
+    "as_numbers",
+    "client_session",
+    "last_accepted",
+    "seeded",
+    "set_buffers",
+    "train_client",
+]
 
 D = TypeVar("D", bound=Sized)
 
@@ -76,9 +86,7 @@ class LocalRound:
             kept = self.client_state.get(name)
             c[name] = c.y.zeros_like() if kept is None else kept.to(c.y)
         c.y.copy_(c.x)
-        source = received if self._policy == "average" else self.client_state
-        if BUFFERS in source:
-            self._buffers.copy_(source.buffers)
+        set_buffers(self._buffers, received, self.client_state, self._policy)
         self._algorithm.part.begin(c)
         return c
 
@@ -101,7 +109,11 @@ class LocalRound:
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
         """Return the reply; call this after training."""
+<<<<<<< HEAD
         measured = as_numbers({} if metrics is None else metrics, f"client {self._client}")
+=======
+        measured = as_numbers(metrics, self._client)
+>>>>>>> flower14
         optimizer = self._optimizer
         require(
             optimizer is not None and optimizer.lr_sum > 0,
@@ -196,7 +208,7 @@ def client_session(
         buffers=buffers,
     )
     session = ClientSession(local, client)
-    with _seeded(task, client):
+    with seeded(task, client):
         yield session
     session.reply = local.finish(examples=session.examples, metrics=session.metrics)
     if local.client_state:
@@ -228,13 +240,36 @@ def train_client(
 
 def _recall(store: Store, task: Task, client: int) -> Vectors:
     """Load the vectors that belong to the client's last accepted reply."""
-    version = (task.run, task.last_accepted.get(client, NEVER))
+    version = last_accepted(task, client)
     store.settle(client, version, task.resumable_from)
     return store.load(client, version)
 
 
+def last_accepted(task: Task, client: int) -> Version:
+    """Return the version of the vectors of the client's last accepted reply."""
+    return task.run, task.last_accepted.get(client, NEVER)
+
+
+def set_buffers(mine: Vector, received: Vectors, kept: Vectors, policy: BufferPolicy) -> None:
+    """Set a model's buffers to those that came with the task, or that the client has kept."""
+    source = received if policy == "average" else kept
+    if BUFFERS in source:
+        mine.copy_(source.buffers)
+
+
+def as_numbers(metrics: Mapping[str, float] | None, client: int) -> dict[str, float]:
+    """Return a client's metrics as floats, with names that can be printed."""
+    for name in metrics or ():
+        require(
+            well_named(name),
+            f"client {client} calls a metric {name!r:.200}; a name must be at"
+            f" most {LONGEST_NAME} characters that can be printed, without line breaks",
+        )
+    return {name: float(value) for name, value in (metrics or {}).items()}
+
+
 @contextmanager
-def _seeded(task: Task, client: int) -> Iterator[None]:
+def seeded(task: Task, client: int) -> Iterator[None]:
     """Seed torch by (seed, round, client) inside the block and restore its state afterwards."""
     seed = seed_of(task.seed, "client", task.round, client)
     devices = list(range(torch.cuda.device_count()))

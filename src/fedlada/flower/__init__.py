@@ -7,13 +7,15 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra(error, "fedlada.flower", "fedlada[flower]") from error
 
-from .client_app import answer_query, client_app, training
-from .server_app import ServerConfig, run_server, server_app
+from .client_app import answer_query, client_app, evaluating, training
+from .server_app import Finished, ServerConfig, run_server, server_app
 
 __all__ = [
+    "Finished",
     "ServerConfig",
     "answer_query",
     "client_app",
+    "evaluating",
     "run_server",
     "server_app",
     "training",

@@ -1,4 +1,4 @@
-"""The client side on Flower: a ready ClientApp, and a context manager for an existing one."""
+"""The client side on Flower: a ready ClientApp, and context managers for an existing one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,43 @@ from torch import nn
 
 from ..algorithms import Algorithm, algorithm as named_algorithm
 from ..algorithms.registry import outside_names
+<<<<<<< HEAD
 from ..client.labelled import examples_in
+=======
+from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_session
+>>>>>>> flower14
 from ..client.round import ClientSession, D, Train, client_session
 from ..errors import require
 from .context_store import client_store
-from .records import HEADER, Assignment, read_task, reply_record
+from .records import HEADER, Assignment, evaluation_record, read_task, reply_record
 
-__all__ = ["ClientRound", "answer_query", "client_app", "training"]
+__all__ = [
+    "ClientEvaluation",
+    "ClientRound",
+    "answer_query",
+    "client_app",
+    "evaluating",
+    "training",
+]
 
 
 def client_app(
-    model: Callable[[], nn.Module], data: Callable[[Context], D], train: Train[D]
+    model: Callable[[], nn.Module],
+    data: Callable[[Context], D],
+    train: Train[D],
+    *,
+    evaluate: EvaluateLocally[D] | None = None,
+    held_out: Callable[[Context], D] | None = None,
 ) -> ClientApp:
     """Make a ClientApp that serves every algorithm.
 
     ``model()`` builds the same model as the server, ``data(context)`` returns the data of this
     node's client (its number is ``context.node_config["partition-id"]``), and
     ``train(model, data, optimizer)`` is a training loop such as :class:`fedlada.LocalTraining`.
+
+    ``evaluate(model, data)`` returns the metrics of the server's model on this client's data, for
+    a server that asks for them; ``held_out(context)`` returns the data for it, by default those of
+    the training.
     """
     app = ClientApp()
     app.query()(answer_query)
@@ -38,14 +58,21 @@ def client_app(
     def reply(message: Message, context: Context) -> Message:
         own, mine = model(), data(context)
         with training(message, context, own) as local:
-            require(
-                local.client == client_number(context),
-                f"the task is for client {local.client}, and data(context) is that of client"
-                f" {client_number(context)}; a node of several clients trains inside training(...)",
-            )
+            _check_own(local.client, context)
             local.metrics = train(own, mine, local.optimizer())
             local.examples = examples_in(mine)
         return local.reply
+
+    if evaluate is not None:
+
+        @app.evaluate()
+        def assess(message: Message, context: Context) -> Message:
+            own, mine = model(), (held_out or data)(context)
+            with evaluating(message, context, own) as local:
+                _check_own(local.client, context)
+                local.metrics = evaluate(own, mine)
+                local.examples = len(mine)
+            return local.reply
 
     return app
 
@@ -90,6 +117,45 @@ def training(message: Message, context: Context, model: nn.Module) -> Iterator[C
     mine.reply = Message(reply_record(session.reply, assignment.task), reply_to=message)
 
 
+class ClientEvaluation:
+    """The evaluation of the server's model in an existing ClientApp."""
+
+    def __init__(self, session: EvaluationSession) -> None:
+        self.client = session.client
+        """The client whose data to evaluate on: the node's partition id, unless nodes have several
+        clients."""
+        self.examples = session.examples
+        """Number of examples evaluated on: the weight of the metrics in the server's mean."""
+        self.metrics = session.metrics
+        self.reply: Message
+        """The message to return; it is available after the block has ended."""
+
+
+@contextmanager
+def evaluating(message: Message, context: Context, model: nn.Module) -> Iterator[ClientEvaluation]:
+    """Set ``model`` to the server's around the evaluation in an ``@app.evaluate()`` function.
+
+    >>> with evaluating(message, context, model) as local:
+    ...     local.metrics, local.examples = {"accuracy": accuracy(model, loader)}, len(data)
+    >>> return local.reply
+
+    Inside the block the model is in eval mode and torch records no gradients.
+    """
+    client, assignment, manifest = read_task(message.content, model)
+    check_place(client, context)
+    with evaluation_session(
+        model,
+        assignment.task,
+        client=client,
+        store=client_store(manifest, context),
+        buffers=assignment.buffers,
+    ) as session:
+        mine = ClientEvaluation(session)
+        yield mine
+        session.examples, session.metrics = mine.examples, mine.metrics
+    mine.reply = Message(evaluation_record(session.assessment), reply_to=message)
+
+
 def answer_query(message: Message, context: Context) -> Message:
     """Tell the server which client this node is; an existing app registers it for ``query``."""
     header: dict[str, ConfigRecordValues] = {
@@ -112,6 +178,15 @@ def client_number(context: Context) -> int:
 def node_count(context: Context) -> int:
     """Return the number of nodes in this node's config, or 0 if it is not given."""
     return int(context.node_config.get("num-partitions", 0))
+
+
+def _check_own(client: int, context: Context) -> None:
+    """Check that the app's data, which are those of the node's own number, are the client's."""
+    require(
+        client == client_number(context),
+        f"the task is for client {client}, and data(context) is that of client"
+        f" {client_number(context)}; a node of several clients trains inside training(...)",
+    )
 
 
 def check_place(client: int, context: Context) -> None:

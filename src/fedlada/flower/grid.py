@@ -9,25 +9,39 @@ that is stuck half-way cannot delay it.
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
 from ..errors import require
-from ..protocol.codecs import Codecs, MalformedReply
+from ..protocol.codecs import MalformedReply
 from ..protocol.federated import BufferPolicy, clients_keep
 from ..protocol.manifest import Manifest
-from ..protocol.messages import Failure, Rejection, Reply, Task
+from ..protocol.messages import Assessment, Failure, Rejection, Reply, Task
 from ..protocol.wire import send
 from ..server.plan import Plan
 from .nodes import Nodes
 from .pull import POLL, Pull, Unreadable
-from .records import Assignment, arrived, pack, read_identity, read_reply, task_record
+from .records import (
+    Assignment,
+    arrived,
+    pack,
+    read_evaluation,
+    read_identity,
+    read_reply,
+    task_record,
+)
 
 __all__ = ["GridEngine"]
+
+log = logging.getLogger("fedlada")
+
+R = TypeVar("R", Reply, Assessment)
 
 SKEW = 10.0
 """Seconds by which this clock and the SuperLink's may differ.
@@ -111,6 +125,32 @@ class GridEngine:
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and yield replies as they arrive."""
+        codecs = task.codecs
+        return self._exchange(
+            task,
+            cohort,
+            MessageType.TRAIN,
+            lambda content: read_reply(content, self._manifest, codecs),
+        )
+
+    def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
+        """Push the model to the cohort and yield evaluations as they arrive.
+
+        A grid that fails ends the evaluation and not the run: the next round will notice, too.
+        """
+        left = set(cohort)
+        try:
+            for answer in self._exchange(task, cohort, MessageType.EVALUATE, read_evaluation):
+                left.discard(answer.client)
+                yield answer
+        except Exception as error:
+            log.warning("the evaluation ended early: %r", error)
+            for client in sorted(left):
+                yield Failure(client=client, reason=f"grid: {type(error).__name__}")
+
+    def _exchange(
+        self, task: Task, cohort: Sequence[int], kind: str, read: Callable[[RecordDict], R]
+    ) -> Iterator[R | Failure]:
         began = time.monotonic()
         if any(self._node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
@@ -126,10 +166,9 @@ class GridEngine:
                 yield Failure(client=client, reason="not connected", reached=False)
                 continue
             record = task_record(assignment, vectors, self._manifest, client=client)
-            messages.append(self._message(record, node, MessageType.TRAIN, task.round))
+            messages.append(self._message(record, node, kind, task.round))
             clients.append(client)
         pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
-        codecs = task.codecs
         del messages, vectors, assignment, parcel
         pending = {message_id: client for message_id, client in pushed if message_id}
         for message_id, client in pushed:
@@ -138,7 +177,7 @@ class GridEngine:
         end = None if self._deadline is None else began + self._deadline
         with Pull(self._grid, list(pending), end) as replies:
             for message_id, message in replies:
-                yield self._read(message, pending.pop(message_id), codecs)
+                yield self._read(message, pending.pop(message_id), read)
                 del message
         for client in pending.values():
             yield Failure(client=client, reason="deadline")
@@ -146,13 +185,15 @@ class GridEngine:
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Do nothing: each client is told with its next task."""
 
-    def _read(self, message: Message | Unreadable, client: int, codecs: Codecs) -> Reply | Failure:
+    def _read(
+        self, message: Message | Unreadable, client: int, read: Callable[[RecordDict], R]
+    ) -> R | Failure:
         if isinstance(message, Unreadable):
             return Rejection(client=client, reason="cannot be read")
         if message.has_error():
             return Failure(client=client, reason=f"Flower error {message.error.code}")
         try:
-            reply = read_reply(message.content, self._manifest, codecs)
+            reply = read(message.content)
         except MalformedReply as error:
             return Rejection(client=client, reason=str(error), nbytes=arrived(message.content))
         if reply.client != client:

@@ -28,13 +28,15 @@ from ..errors import FedladaError
 from ..protocol.codecs import Codecs, MalformedReply, Way
 from ..protocol.federated import BufferPolicy
 from ..protocol.manifest import Manifest
-from ..protocol.messages import Reply, Task, reply_parcel, well_named
+from ..protocol.messages import Assessment, Reply, Task, reply_parcel, well_named
 from ..protocol.wire import Parcel, receive, send
 from .packing import opened, packed
 
 __all__ = [
     "Assignment",
     "arrived",
+    "evaluation_record",
+    "read_evaluation",
     "read_identity",
     "read_reply",
     "read_task",
@@ -54,6 +56,7 @@ TASK = {
     *("algorithm", "buffers", "codec", "manifest"),
 }
 REPLY = {"client", "round", "examples", "steps", "lr_sum", "nonce", "seconds"}
+EVALUATION = {"client", "round", "examples", "nonce"}
 IDENTITY = {"client", "clients"}
 """The keys of each kind of header."""
 
@@ -187,6 +190,33 @@ def read_reply(content: RecordDict, manifest: Manifest, codecs: Codecs | None = 
         metrics=_metrics(metrics),
         vectors=vectors,
         received=received,
+    )
+
+
+def evaluation_record(answer: Assessment) -> RecordDict:
+    """Return what a client says of the server's model as a record."""
+    header: dict[str, ConfigRecordValues] = {
+        "client": answer.client,
+        "round": answer.round,
+        "examples": answer.examples,
+        "nonce": answer.nonce,
+    }
+    metrics: dict[str, MetricRecordValues] = {k: float(v) for k, v in answer.metrics.items()}
+    return RecordDict({HEADER: ConfigRecord(header), METRICS: MetricRecord(metrics)})
+
+
+def read_evaluation(content: RecordDict) -> Assessment:
+    """Return what a client says of the server's model; raise only :class:`MalformedReply`."""
+    header = _Header(content, {HEADER, METRICS}, EVALUATION)
+    metrics = content[METRICS]
+    if not isinstance(metrics, MetricRecord):
+        raise MalformedReply("wrong records")
+    return Assessment(
+        client=header.integer("client"),
+        round=header.integer("round"),
+        examples=header.integer("examples"),
+        nonce=header.text("nonce"),
+        metrics=_metrics(metrics),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,17 +15,23 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from ..algorithms import algorithm as named_algorithm
+from ..errors import require
 from ..protocol.seeds import seed_of
 from ..server.checkpoint import Checkpoints
+from ..server.evaluation import Survey
 from ..server.loop import check_applied, federate
 from ..server.model import Evaluate, Server
-from ..server.plan import Plan, settings_table
+from ..server.plan import Plan, sampler, settings_table
 from ..server.record import RoundRecord
-from ..server.sampling import FixedSize
+from ..server.sampling import FixedSize, Sampler
 from ..server.state import ServerState
 from .grid import GridEngine
 
-__all__ = ["KEYS", "ServerConfig", "run_server", "server_app"]
+__all__ = ["KEYS", "Finished", "OnRound", "ServerConfig", "run_server", "server_app"]
+
+OnRound = Callable[[RoundRecord, Callable[[], nn.Module]], None]
+"""Called as ``on_round(record, model)`` after each round; ``model()`` returns a copy of the
+model."""
 
 RENAMED = {"rounds": "num-server-rounds", "sampling": "cohort"}
 
@@ -55,6 +61,17 @@ class ServerConfig:
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
     checkpoint_every: int = 1
+    evaluate_cohort: int | float = 0
+    """Number of clients that evaluate the model on their own data, or the chance of each if it is
+    a fraction, whenever the plan evaluates; 0 asks none."""
+
+    def __post_init__(self) -> None:
+        asked = self.evaluate_cohort
+        require(
+            (type(asked) is int and asked >= 0) or (isinstance(asked, float) and 0 <= asked <= 1),
+            f"evaluate-cohort is {asked!r}; it must be a number of clients such as 10, the chance"
+            " of each such as 0.5, or 0 to ask none",
+        )
 
     @classmethod
     def read(cls, run_config: Mapping[str, Any]) -> ServerConfig:
@@ -70,6 +87,10 @@ class ServerConfig:
             plan=plan, **{name: run_config[key] for name, key in own.items() if key in run_config}
         )
 
+    def evaluators(self) -> Sampler | None:
+        """Return what chooses the clients that evaluate the model, if any do."""
+        return _at_most(sampler(self.evaluate_cohort)) if self.evaluate_cohort else None
+
     def saving(self) -> Checkpoints | None:
         """Return the checkpoints, if any; they wait for a ServerApp whose SuperLink was killed."""
         if not self.checkpoints:
@@ -77,24 +98,38 @@ class ServerConfig:
         return Checkpoints(self.checkpoints, every=self.checkpoint_every, wait=60.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A federation that has ended."""
+
+    model: nn.Module
+    """The model with the final parameters; its ``state_dict()`` is that of any torch model."""
+    state: ServerState
+    history: Sequence[RoundRecord]
+    """The records of all rounds; of a resumed run, those since the last saved round."""
+
+
 def server_app(
     model: Callable[[], nn.Module],
     *,
     evaluate: Evaluate | None = None,
-    finished: Callable[[nn.Module, ServerState, Context], None] | None = None,
+    on_round: OnRound | None = None,
+    finished: Callable[[Finished, Context], None] | None = None,
 ) -> ServerApp:
     """Make a ServerApp that runs any algorithm, as the run's config says (:class:`ServerConfig`).
 
-    ``evaluate(model)`` is called after every round, ``finished`` once at the end.
+    ``evaluate(model)`` is called after every round, or as often as ``evaluate-every`` says;
+    ``on_round(record, model)`` after every round, with a function that returns a copy of the
+    model; ``finished(run, context)`` once at the end.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = ServerConfig.read(context.run_config)
-        trained, state = run_server(grid, config, model, evaluate=evaluate)
+        run = run_server(grid, config, model, evaluate=evaluate, on_round=on_round)
         if finished is not None:
-            finished(trained, state, context)
+            finished(run, context)
 
     return app
 
@@ -105,26 +140,36 @@ def run_server(
     model: Callable[[], nn.Module],
     *,
     evaluate: Evaluate | None = None,
-) -> tuple[nn.Module, ServerState]:
-    """Run one federation over a grid and print a line of progress per round."""
+    on_round: OnRound | None = None,
+) -> Finished:
+    """Run one federation over a grid and print a line of progress per round.
+
+    ``on_round(record, model)`` is called after each round, when it is saved; ``model()`` returns a
+    copy of the model.  An error in it ends the run.
+    """
     plan = config.plan
     torch.default_generator.manual_seed(seed_of(plan.seed, "model"))
     own = model()
     server = Server(plan, own, checkpoints=config.saving())
     if server.resumed is not None:
         print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
+    history = [] if server.resumed is None else [server.resumed]
     with closing(server):
         if server.state.round < plan.rounds:  # else no node needs to be connected
-            _rounds(grid, config, own, server, evaluate)
+            for record in _rounds(grid, config, own, server, evaluate):
+                history.append(record)
+                if on_round is not None:
+                    on_round(record, server.model)
         else:
             check_applied(plan, server.state, {})
-    return server.model(), server.state
+    return Finished(model=server.model(), state=server.state, history=history)
 
 
 def _rounds(
     grid: Grid, config: ServerConfig, own: nn.Module, server: Server, evaluate: Evaluate | None
-) -> None:
-    plan, state = config.plan, server.state
+) -> Iterator[RoundRecord]:
+    """Yield the record of each round after a line of progress."""
+    plan, state, evaluators = config.plan, server.state, config.evaluators()
     engine = GridEngine.of(
         plan,
         grid,
@@ -136,14 +181,16 @@ def _rounds(
     )
     began, before = time.monotonic(), state.round
     for record in federate(
-        _with_the_nodes_there(plan),
+        dataclasses.replace(plan, sampling=_at_most(plan.sampling)),
         engine,
         state,
         evaluate=server.evaluation(evaluate),
+        survey=None if evaluators is None else Survey(plan, engine, evaluators),
         save=server.save,
     ):
         each = (time.monotonic() - began) / (record.round - before)
         print(progress(record, plan.rounds, each * (plan.rounds - record.round)), flush=True)
+        yield record
 
 
 @dataclass(frozen=True)
@@ -156,11 +203,9 @@ class AtMost:
         return FixedSize(min(self.size, clients)).cohort(seed, round, clients)
 
 
-def _with_the_nodes_there(plan: Plan) -> Plan:
-    """Return the plan with a cohort of all clients whenever it asks for more."""
-    if isinstance(plan.sampling, FixedSize):
-        return dataclasses.replace(plan, sampling=AtMost(plan.sampling.size))
-    return plan
+def _at_most(sampling: Sampler) -> Sampler:
+    """Return a sampler that takes all clients whenever it asks for more."""
+    return AtMost(sampling.size) if isinstance(sampling, FixedSize) else sampling
 
 
 def progress(record: RoundRecord, rounds: int, left: float) -> str:
@@ -171,6 +216,19 @@ def progress(record: RoundRecord, rounds: int, left: float) -> str:
     parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
     parts += [] if record.applied else ["round abandoned"]
     parts += [f"clients' {name} {value:.4g}" for name, value in record.client_metrics.items()]
+    parts += _told_by_clients(record)
     parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
     then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
     return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"
+
+
+def _told_by_clients(record: RoundRecord) -> list[str]:
+    """Return what clients said of the model: ``evaluated by 9 (accuracy 0.9, median 0.92)``."""
+    if not record.evaluated_by and not record.evaluation_failures:
+        return []
+    parts = [
+        f"{name} {value:.4g}, median {record.evaluation_median[name]:.4g}"
+        for name, value in record.evaluation.items()
+    ]
+    parts += [f"{count} {reason}" for reason, count in record.evaluation_failures.items()]
+    return [f"evaluated by {record.evaluated_by} ({'; '.join(parts)})"]

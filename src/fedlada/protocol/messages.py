@@ -10,7 +10,16 @@ from .codecs import Codecs
 from .seeds import seed_of
 from .wire import Parcel, send
 
-__all__ = ["LONGEST_NAME", "Failure", "Rejection", "Reply", "Task", "reply_parcel", "well_named"]
+__all__ = [
+    "LONGEST_NAME",
+    "Assessment",
+    "Failure",
+    "Rejection",
+    "Reply",
+    "Task",
+    "reply_parcel",
+    "well_named",
+]
 
 LONGEST_NAME = 100
 """Largest number of characters in the name of a metric."""
@@ -69,6 +78,18 @@ class Reply:
     def nbytes(self) -> int:
         """Number of bytes that the server received."""
         return self.vectors.nbytes() if self.received is None else self.received
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """The message of one client that has evaluated the server's model on its own data."""
+
+    client: int
+    round: int
+    examples: int
+    """Number of examples evaluated on."""
+    metrics: Mapping[str, float]
+    nonce: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,13 +35,15 @@ def federate(
     state: ServerState,
     *,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
+    survey: Callable[[ServerState, RoundRecord], RoundRecord] | None = None,
     save: Callable[[ServerState, RoundRecord], int | None] | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until ``state.round`` is ``plan.rounds`` and yield a record after each.
 
-    ``state`` is updated in place.  ``save(state, record)`` is called after the update and before
-    any client is told that its reply was accepted, so a run continued from the saved state is the
-    same run.  It returns the earliest round from which the run can be resumed.
+    ``state`` is updated in place.  ``survey(state, record)`` may then ask clients to evaluate the
+    model, and returns the record with what they say.  ``save(state, record)`` is called after the
+    update and before any client is told that its reply was accepted, so a run continued from the
+    saved state is the same run.  It returns the earliest round from which the run can be resumed.
 
     A run in which no round changed the model ends with :class:`NothingApplied`.
     """
@@ -52,6 +54,8 @@ def federate(
         tally = collect(plan, engine, task, cohort, state, clock=clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate)
+        if survey is not None:
+            record = survey(state, record)
         if save is not None:
             state.resumable_from = save(state, record)
         engine.commit(task, sorted(tally.accepted) if applied else [])

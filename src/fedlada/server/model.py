@@ -78,8 +78,7 @@ class Server:
         """Return a function for the server loop that evaluates in the rounds the plan asks for."""
 
         def metrics(round: int) -> Mapping[str, float]:
-            due = round % self._plan.evaluate_every == 0 or round == self._plan.rounds
-            if evaluate is None or not due:
+            if evaluate is None or not self._plan.evaluates(round):
                 return {}
             return as_numbers(evaluate(self._current()), "evaluate")
 

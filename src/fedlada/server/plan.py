@@ -23,7 +23,7 @@ from .robust import AGGREGATORS
 from .sampling import Bernoulli, FixedSize, Sampler
 from .tally import Aggregator
 
-__all__ = ["FREE", "Plan", "PlanSettings", "settings_table"]
+__all__ = ["FREE", "Plan", "PlanSettings", "sampler", "settings_table"]
 
 FREE = ("rounds", "evaluate_every")
 """The fields that do not affect the rounds already done, so a resumed run may change them."""
@@ -99,6 +99,10 @@ class Plan:
             f"lr_decay is {self.lr_decay!r}; it must be above 0 and at most 1",
         )
         self._check_aggregator()
+
+    def evaluates(self, round: int) -> bool:
+        """Return whether the model is evaluated after so many rounds."""
+        return round % self.evaluate_every == 0 or round == self.rounds
 
     def enough(self, accepted: int) -> bool:
         """Return whether a round with so many accepted replies changes the model."""
@@ -176,7 +180,7 @@ def _algorithm(value: Any) -> Algorithm:
     return named_algorithm(value)
 
 
-def _sampling(value: Any) -> Sampler:
+def sampler(value: Any) -> Sampler:
     """Read a sampler, a number of clients, or a share of them."""
     if type(value) is int:
         return FixedSize(value)
@@ -236,7 +240,7 @@ def _codec(value: Any) -> Codecs:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "algorithm": _algorithm,
-    "sampling": _sampling,
+    "sampling": sampler,
     "guard": _guard,
     "aggregator": _aggregator,
     "target": _target,

@@ -54,6 +54,16 @@ class RoundRecord:
     """Means of the metrics that clients reported."""
     spread: Mapping[str, float] = field(default_factory=dict)
     """Standard deviations over the clients of the metrics that they reported."""
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    """Means of the metrics with which clients evaluated the new model on their own data."""
+    evaluation_median: Mapping[str, float] = field(default_factory=dict)
+    """Medians of the same metrics over the clients: fewer than half cannot move them far."""
+    evaluated_by: int = 0
+    """Number of clients whose evaluation was accepted."""
+    evaluation_failures: Mapping[str, int] = field(default_factory=dict)
+    """Clients without a usable evaluation, and what was left out of others, by reason."""
+    evaluation_bytes: int = 0
+    """Bytes of vectors sent for the evaluation; ``bytes_down`` does not count them."""
 
 
 def names_on_record(known: list[str], reported: Mapping[str, int]) -> list[str]:

@@ -3,7 +3,7 @@
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 
 class Net(nn.Module):
@@ -15,15 +15,12 @@ class Net(nn.Module):
         return self.layers(x)
 
 
-def digits():
-    inputs, labels = load_digits(return_X_y=True)
-    return torch.tensor(inputs, dtype=torch.float32) / 16, torch.tensor(labels)
-
-
 def load_data(partition, partitions):
-    inputs, labels = digits()
+    inputs, labels = map(torch.tensor, load_digits(return_X_y=True))
     mine = torch.arange(len(labels)) % partitions == partition
-    return DataLoader(TensorDataset(inputs[mine], labels[mine]), batch_size=16, shuffle=True)
+    data = TensorDataset(inputs[mine].float() / 16, labels[mine])
+    parts = random_split(data, [0.8, 0.2], torch.Generator().manual_seed(0))
+    return [DataLoader(part, batch_size=16, shuffle=True) for part in parts]
 
 
 def train(model, loader, optimizer):
@@ -38,8 +35,8 @@ def train(model, loader, optimizer):
     return total / len(loader)
 
 
-def accuracy(model):
-    inputs, labels = digits()
+def accuracy(model, loader):
     model.eval()
     with torch.no_grad():
-        return (model(inputs).argmax(1) == labels).float().mean().item()
+        right = [model(inputs).argmax(1) == labels for inputs, labels in loader]
+    return torch.cat(right).float().mean().item()

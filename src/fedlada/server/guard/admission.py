@@ -189,7 +189,7 @@ class Admission:
     def _own_lr_sum(self, reply: Reply) -> float:
         """Return the reply's lr_sum within its limits: else coasting would be what it says."""
         limit = (self.limits or {}).get("lr_sum")
-        return reply.lr_sum if limit is None else min(max(reply.lr_sum, limit.low), limit.high)
+        return reply.lr_sum if limit is None else limit.within(reply.lr_sum)
 
     def _longer(self, reply: Reply) -> float:
         """Return a client's lr_sum over the median, at least 1: how much further it may go."""

@@ -9,7 +9,7 @@ from ...algorithms import Algorithm, Vector
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Reply, Task
 
-__all__ = ["MOST", "Contract"]
+__all__ = ["MOST", "Contract", "counted", "measured"]
 
 METRICS, NAME = 100, 100
 """Largest number of metrics in a reply, and of characters in their names."""
@@ -52,24 +52,32 @@ class Contract:
             return "wrong vectors"
         if not all(_alike(vector, self.like[name]) for name, vector in reply.vectors.items()):
             return "wrong shapes or types"
-        if not all(type(n) is int and 0 < n < MOST for n in (reply.examples, reply.steps)):
+        if not (counted(reply.examples) and counted(reply.steps)):
             return "impossible counts"
         if not (_is_number(reply.lr_sum) and reply.lr_sum > 0):
             return "impossible counts"
         if not (_is_number(reply.seconds) and 0 <= reply.seconds < math.inf):
             return "impossible counts"
-        if len(reply.metrics) > METRICS or not all(
-            isinstance(name, str) and len(name) <= NAME and _is_number(value)
-            for name, value in reply.metrics.items()
-        ):
-            return "wrong metrics"
-        return None
+        return None if measured(reply.metrics) else "wrong metrics"
 
 
 def _alike(vector: Vector, like: Vector) -> bool:
     return len(vector) == len(like) and all(
         t.shape == u.shape and t.dtype == u.dtype and t.layout == u.layout
         for t, u in zip(vector, like, strict=True)
+    )
+
+
+def counted(number: object) -> bool:
+    """Return whether a client can have counted this: a positive integer below ``MOST``."""
+    return type(number) is int and 0 < number < MOST
+
+
+def measured(metrics: Mapping[str, float]) -> bool:
+    """Return whether a client's metrics are few numbers with short names."""
+    return len(metrics) <= METRICS and all(
+        isinstance(name, str) and len(name) <= NAME and _is_number(value)
+        for name, value in metrics.items()
     )
 
 

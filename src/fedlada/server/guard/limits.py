@@ -93,6 +93,10 @@ class Limit(NamedTuple):
     least: float
     most: float
 
+    def within(self, value: float) -> float:
+        """Return the value, or the end of the range that it is beyond."""
+        return min(max(value, self.low), self.high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:

@@ -23,6 +23,6 @@ def main(grid: Grid, context: Context) -> None:
             sampling=given["cohort"],
             seed=given["seed"],
         )
-        _, state = run_server(grid, ServerConfig(plan=plan, nodes=given["nodes"]), model)
+        state = run_server(grid, ServerConfig(plan=plan, nodes=given["nodes"]), model).state
         saved = {key: vector.tensors for key, vector in state.vectors.items()}
         torch.save(saved, f"{given['save']}/{name}-{codec}.pt")

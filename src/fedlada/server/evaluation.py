@@ -1,0 +1,151 @@
+"""Evaluation by the clients: each applies the server's model to its own data and sends metrics.
+
+Nothing that a client says here touches the model, and no client has to answer: whoever fails is
+counted.  What the others say is combined as follows.
+
+- A mean is weighted by the number of examples that a client says it has.  The guard limits these
+  weights as it does in training, by the counts of this evaluation: without a guard, or among a
+  handful of clients, one client can have most of the weight, and it can say any finite number.
+- Beside it stands the median over the clients, each counted once: fewer than half of them cannot
+  move it beyond what the others say.
+- A metric is on record only if more than half of the clients report it, so a minority adds no name.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from ..algorithms import Vectors
+from ..protocol.federated import BUFFERS
+from ..protocol.messages import Assessment, Failure, Task, well_named
+from ..protocol.seeds import seed_of
+from ..protocol.wire import send
+from .guard.contract import counted, measured
+from .guard.limits import Guard
+from .mean import Mean
+from .plan import Plan
+from .record import RoundRecord
+from .sampling import Sampler
+from .state import ServerState
+
+__all__ = ["Combined", "Evaluator", "Survey", "combine"]
+
+
+class Evaluator(Protocol):
+    """An engine whose clients can evaluate the model."""
+
+    @property
+    def clients(self) -> int:
+        """Number of registered clients."""
+        ...
+
+    def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
+        """Send the model to the cohort and yield what each client says of it, in any order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Asks a sample of the clients to evaluate the model whenever the plan evaluates."""
+
+    plan: Plan
+    engine: Evaluator
+    sampling: Sampler
+
+    def __call__(self, state: ServerState, record: RoundRecord) -> RoundRecord:
+        """Return the record with the clients' evaluation, if one is due."""
+        if not self.plan.evaluates(state.round):
+            return record
+        seed = seed_of(self.plan.seed, "evaluation")
+        cohort = self.sampling.cohort(seed, record.round, self.engine.clients)
+        task = self._task(state, cohort)
+        found, failures, reached = list[Assessment](), Counter[str](), len(cohort)
+        for answer in self.engine.evaluate(task, cohort):
+            breach = answer.reason if isinstance(answer, Failure) else _breach(answer, task)
+            if breach is not None:
+                failures[breach] += 1
+            elif isinstance(answer, Assessment):
+                found.append(answer)
+            reached -= isinstance(answer, Failure) and not answer.reached
+        combined = combine(found, self.plan.guard)
+        failures += combined.left_out
+        return replace(
+            record,
+            evaluation=combined.means,
+            evaluation_median=combined.medians,
+            evaluated_by=combined.clients,
+            evaluation_failures=dict(sorted(failures.items())),
+            evaluation_bytes=task.nbytes * reached,
+        )
+
+    def _task(self, state: ServerState, cohort: Sequence[int]) -> Task:
+        """Return a task with the vectors of the model alone."""
+        names = ("x", *(name for name in (BUFFERS,) if name in state.vectors))
+        seed = seed_of(self.plan.seed, "evaluation", "down", state.round)
+        parcel = send(state.vectors.only(names), self.plan.codec, "down", seed=seed)
+        return Task(
+            round=state.round - 1,
+            seed=self.plan.seed,
+            lr=0.0,
+            vectors=parcel.vectors,
+            parcel=parcel,
+            codecs=self.plan.codec,
+            nonce=secrets.token_hex(8),
+            run=state.run,
+            last_accepted={c: state.last_accepted[c] for c in cohort if c in state.last_accepted},
+        )
+
+
+class Combined(NamedTuple):
+    """The clients' evaluation as one."""
+
+    means: dict[str, float]
+    medians: dict[str, float]
+    clients: int
+    left_out: Counter[str]
+
+
+def combine(found: Sequence[Assessment], guard: Guard | None) -> Combined:
+    """Return means and medians of what clients say, and count by reason what is left out."""
+    limit = None
+    if guard is not None and found:
+        counts = {"examples": [float(one.examples) for one in found]}
+        limit = guard.limits(guard.remember({}, counts))["examples"]
+    mean, values, left_out = Mean(), dict[str, list[float]](), Counter[str]()
+    for one in found:
+        if limit is not None and not limit.least <= one.examples <= limit.most:
+            left_out["examples beyond its limit"] += 1
+            continue
+        # The same numbers as in training, where the square must be finite, too.
+        finite = {name: float(v) for name, v in one.metrics.items() if math.isfinite(v * v)}
+        left_out["metrics not finite"] += len(finite) < len(one.metrics)
+        weight = one.examples if limit is None else limit.within(one.examples)
+        mean.fold(Vectors(), weight=weight, scalars=finite)
+        for name, value in finite.items():
+            values.setdefault(name, []).append(value)
+    names = sorted(name for name in values if 2 * len(values[name]) > mean.count)
+    left_out["metrics of a minority"] += len(values) - len(names)
+    means = mean.scalars() if mean.count else {}
+    return Combined(
+        means={name: means[name] for name in names},
+        medians={name: statistics.median(values[name]) for name in names},
+        clients=mean.count,
+        left_out=left_out,
+    )
+
+
+def _breach(answer: Assessment, task: Task) -> str | None:
+    """Return what is wrong with an answer, or None if nothing is."""
+    if (answer.round, answer.nonce) != (task.round, task.nonce):
+        return "reply to another task"
+    if not counted(answer.examples):
+        return "impossible counts"
+    if not (measured(answer.metrics) and all(map(well_named, answer.metrics))):
+        return "wrong metrics"
+    return None
