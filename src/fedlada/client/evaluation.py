@@ -11,7 +11,8 @@ from torch import nn
 from ..algorithms import Vector, Vectors
 from ..protocol.federated import BufferPolicy, federated_buffers, federated_parameters
 from ..protocol.messages import Assessment, Task
-from .round import D, as_numbers, last_accepted, seeded, set_buffers
+from ..protocol.metrics import as_numbers
+from .round import D, last_accepted, seeded, set_buffers
 from .store import Store
 
 __all__ = ["EvaluateLocally", "EvaluationSession", "evaluation_session"]
@@ -60,6 +61,6 @@ def evaluation_session(
         client=client,
         round=task.round,
         examples=session.examples,
-        metrics=as_numbers(session.metrics, client),
+        metrics=as_numbers(session.metrics or {}, f"client {client}"),
         nonce=task.nonce,
     )

@@ -33,7 +33,6 @@ __all__ = [
     "ClientSession",
     "LocalRound",
     "Train",
-    "as_numbers",
     "client_session",
     "last_accepted",
     "seeded",
@@ -109,11 +108,7 @@ class LocalRound:
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
         """Return the reply; call this after training."""
-<<<<<<< HEAD
         measured = as_numbers({} if metrics is None else metrics, f"client {self._client}")
-=======
-        measured = as_numbers(metrics, self._client)
->>>>>>> flower14
         optimizer = self._optimizer
         require(
             optimizer is not None and optimizer.lr_sum > 0,
@@ -255,17 +250,6 @@ def set_buffers(mine: Vector, received: Vectors, kept: Vectors, policy: BufferPo
     source = received if policy == "average" else kept
     if BUFFERS in source:
         mine.copy_(source.buffers)
-
-
-def as_numbers(metrics: Mapping[str, float] | None, client: int) -> dict[str, float]:
-    """Return a client's metrics as floats, with names that can be printed."""
-    for name in metrics or ():
-        require(
-            well_named(name),
-            f"client {client} calls a metric {name!r:.200}; a name must be at"
-            f" most {LONGEST_NAME} characters that can be printed, without line breaks",
-        )
-    return {name: float(value) for name, value in (metrics or {}).items()}
 
 
 @contextmanager

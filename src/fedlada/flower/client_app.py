@@ -13,11 +13,8 @@ from torch import nn
 
 from ..algorithms import Algorithm, algorithm as named_algorithm
 from ..algorithms.registry import outside_names
-<<<<<<< HEAD
-from ..client.labelled import examples_in
-=======
 from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_session
->>>>>>> flower14
+from ..client.labelled import examples_in
 from ..client.round import ClientSession, D, Train, client_session
 from ..errors import require
 from .context_store import client_store
@@ -71,7 +68,7 @@ def client_app(
             with evaluating(message, context, own) as local:
                 _check_own(local.client, context)
                 local.metrics = evaluate(own, mine)
-                local.examples = len(mine)
+                local.examples = examples_in(mine)
             return local.reply
 
     return app
