@@ -1,6 +1,7 @@
 """The command ``fedlada``.
 
-``fedlada algorithms`` is defined here and needs only torch. All other commands are defined in
+``fedlada algorithms`` is defined here and needs only torch; ``fedlada doctor`` is in
+``fedlada.doctor`` and needs what a node has. All other commands are defined in
 ``fedlada.experiment.commands``.
 """
 
@@ -21,6 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words[:1] == ["algorithms"]:
         algorithms(words[1:])
         return
+    if words[:1] == ["doctor"]:
+        from .doctor.command import doctor
+
+        doctor(words[1:])
+        return
     try:
         from .experiment.commands import run
     except ModuleNotFoundError as error:
@@ -28,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(
             f"fedlada: this needs {error.name}, which is not installed: run"
-            ' pip install "fedlada[experiment]". Without it there is only fedlada algorithms.'
+            ' pip install "fedlada[experiment]". Without it there are only fedlada algorithms and'
+            " fedlada doctor."
         )
     run(words)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -23,6 +24,7 @@ from ..server.plan import Plan, settings_table
 from ..server.record import RoundRecord
 from ..server.sampling import FixedSize
 from ..server.state import ServerState
+from ..server.watch import watchers
 from .grid import GridEngine
 
 __all__ = ["KEYS", "ServerConfig", "run_server", "server_app"]
@@ -55,6 +57,10 @@ class ServerConfig:
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
     checkpoint_every: int = 1
+    log_format: str = ""
+    """``json`` adds one JSON object per event to the ServerApp's standard error."""
+    metrics: str | int = ""
+    """A port of 127.0.0.1, or ``address:port``, at which Prometheus finds metrics of the run."""
 
     @classmethod
     def read(cls, run_config: Mapping[str, Any]) -> ServerConfig:
@@ -110,7 +116,12 @@ def run_server(
     plan = config.plan
     torch.default_generator.manual_seed(seed_of(plan.seed, "model"))
     own = model()
-    server = Server(plan, own, checkpoints=config.saving())
+    server = Server(
+        plan,
+        own,
+        checkpoints=config.saving(),
+        watch=functools.partial(watchers, config.log_format, config.metrics),
+    )
     if server.resumed is not None:
         print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
     with closing(server):
