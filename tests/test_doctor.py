@@ -433,7 +433,7 @@ def test_a_dry_run_trains_on_the_nodes_own_data_and_leaves_nothing(doctor, tmp_p
 @pytest.mark.parametrize(
     ("node", "text"),
     [
-        ("partition-id=10 num-partitions=10", "impossible client number"),
+        ("partition-id=10 num-partitions=10", "numbered from 0 to 9"),
         ("partition-id=0", "no number as num-partitions"),
         ("partition-id=a", "is no node config"),
     ],
@@ -493,7 +493,7 @@ def test_a_file_that_no_server_wrote_is_a_problem(doctor, tmp_path, content):
     [
         (["--superlink", "a:1"], "--superlink needs --root-certificates, too"),
         (["--write", "f"], "--write needs --model, too"),
-        (["--ssl-certfile", "f", "--superlink", "a:1"], "needs --ssl-keyfile and --root-cert"),
+        (["--ssl-certfile", "f"], "needs --ssl-keyfile and --root-certificates and --superlink"),
     ],
 )
 def test_options_that_need_others_say_so(words, text, capsys):

@@ -128,7 +128,7 @@ def test_every_door_logs_one_json_object_per_event(door, monkeypatch, capsys, tm
 
 def test_the_counters_are_the_sums_of_the_records(port):
     shown, records = "", []
-    for record in simulation(evaluate=lambda model: {"weight": float(model.weight.sum())}):
+    for record in simulation(evaluate=lambda model: {"weight": model.weight.sum().item()}):
         records.append(record)
         shown = page(port)
     assert value(shown, 'fedlada_bytes_total{direction="up"}') == sum(r.bytes_up for r in records)

@@ -197,6 +197,8 @@ def main() -> None:
             f"an upload without end is cut after {sent:,} bytes were sent (limit {LIMIT:,})",
             sent < 2 * LIMIT,
         )
+        direct = passed(deployment.address, authority, 2 * LIMIT)
+        print(f"     without nginx the SuperLink takes all {direct:,} bytes of such an upload")
         let_in = open_connections(public, authority, 40)
         check(f"of 40 connections at once from one address {let_in} are let in", let_in <= 20)
         for i in range(NODES):

@@ -66,6 +66,12 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
             f"the node's config {node!r} has no number as {key}; give it as for flower-supernode,"
             " such as 'partition-id=0 num-partitions=10'",
         )
+    client, partitions = settings["partition-id"], settings["num-partitions"]
+    require(
+        0 <= client < partitions,
+        f"partition-id is {client} and num-partitions is {partitions}; nodes are numbered from 0 to"
+        f" {partitions - 1}",
+    )
     settings.pop("state-directory", None)
     grid = Talkative(
         client_app, nodes=1, node_config=settings, run_config={**config, "state-directory": ""}
@@ -77,14 +83,12 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
         codec=asked.codec,
         seed=asked.seed,
         rounds=1,
-        sampling=Only(settings["partition-id"]),
+        sampling=Only(client),
     )
     own = model()
     server = Server(plan, copy.deepcopy(own), watch=list)
     try:
-        engine = GridEngine.of(
-            plan, grid, own, nodes=1, wait=1.0, partitions=settings["num-partitions"]
-        )
+        engine = GridEngine.of(plan, grid, own, nodes=1, wait=1.0, partitions=partitions)
         record = next(iter(federate(plan, engine, server.state)))
     except FedladaError as error:
         raise FedladaError("; ".join([str(error), *grid.errors])) from error
