@@ -18,7 +18,8 @@ from fedlada.flower.loopback.commands import superlink_command, supernode_comman
 
 HERE = Path(__file__).parents[1] / "examples" / "deployment"
 NGINX = (HERE / "nginx.conf").read_text()
-CONTAINERFILE = (HERE / "Containerfile").read_text()
+COMMON = (HERE / "Containerfile").read_text()
+IMAGES = {name: (HERE / f"{name}.Containerfile").read_text() for name in ("superlink", "supernode")}
 COMPOSE = yaml.safe_load((HERE / "compose.yaml").read_text())
 
 
@@ -65,21 +66,18 @@ def test_what_the_proxy_script_replaces_is_in_the_configuration(monkeypatch, tmp
     assert script["LIMIT"] == 2**20 * int(re.search(r"max_body_size (\d+)m", text)[1])
 
 
-TARGETS = re.findall(r"^FROM common AS (\w+)\n(.*?)(?=^FROM|\Z)", CONTAINERFILE, re.M | re.S)
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_runs_as_nobody_special_and_says_how_it_is(name):
+    *_, last = COMMON.split("FROM")
+    assert re.search(r"^USER 10001$", last, re.MULTILINE)
+    assert "USER" not in IMAGES[name]
+    assert re.search(r"^HEALTHCHECK .*health\.py", IMAGES[name], re.MULTILINE)
+    assert f'ENTRYPOINT ["flower-{name}"]' in IMAGES[name]
 
 
-@pytest.mark.parametrize(("name", "body"), TARGETS)
-def test_an_image_runs_as_nobody_special_and_says_how_it_is(name, body):
-    common = CONTAINERFILE[CONTAINERFILE.index("AS common") :].split("FROM common")[0]
-    assert re.search(r"^USER 10001$", common, re.MULTILINE)
-    assert "USER" not in body
-    assert re.search(r"^HEALTHCHECK .*health\.py", body, re.MULTILINE)
-    assert f'ENTRYPOINT ["flower-{name}"]' in body
-
-
-def test_there_are_two_images_and_what_they_copy_is_no_secret():
-    assert [name for name, _ in TARGETS] == ["superlink", "supernode"]
-    copied = re.findall(r"^(?:COPY|ADD) (.*)$", CONTAINERFILE, re.MULTILINE)
+def test_what_the_images_copy_is_no_secret():
+    text = COMMON + "".join(IMAGES.values())
+    copied = re.findall(r"^(?:COPY|ADD) (.*)$", text, re.MULTILINE)
     sources = [word for line in copied for word in line.split()[:-1] if "--from" not in word]
     assert set(sources) == {
         *("pyproject.toml", "README.md", "LICENSE", "src", "examples/deployment/health.py"),

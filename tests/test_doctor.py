@@ -337,7 +337,7 @@ def test_a_key_that_others_can_read_or_that_is_none_is_a_problem(doctor, tmp_pat
 
 def test_directories_must_be_writable_and_have_room(doctor, tmp_path):
     (tmp_path / "file").touch()
-    code, found = doctor("--directory", tmp_path, "--directory", tmp_path / "new", "--free", 1e-9)
+    code, found = doctor("--directory", tmp_path, tmp_path / "new", "--free", 1e-9)
     assert code == 0
     assert ["can be written" in found["disk"][0][1], "can be made" in found["disk"][1][1]] == [
         *(True, True)

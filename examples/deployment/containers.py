@@ -1,6 +1,6 @@
 """A SuperLink and two SuperNodes as containers on this machine, from the images to the last bit.
 
-Run: python examples/deployment/containers.py [--base IMAGE] [--build OPTION]... [--run OPTION]...
+Run: python examples/deployment/containers.py [--build OPTION]... [--run OPTION]...
 
 Needs buildah and podman, and mmdebstrap unless there is a base image with Python 3.11.  It builds
 the images, starts the containers with TLS and node keys, and runs FedLADA and SCAFFOLD; then it
@@ -29,7 +29,8 @@ from fedlada.flower.loopback import Deployment
 from fedlada.flower.loopback.launcher import Launcher
 from fedlada.flower.loopback.processes import Process
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 APP = ROOT / "examples" / "flower"
 NODES, BEFORE, AFTER = 2, 2, 3
 USER = 10001
@@ -120,22 +121,27 @@ class Containers(Deployment):
 
 @contextmanager
 def images(tag: str, base: str | None, options: Sequence[str]) -> Iterator[None]:
-    """The two images, and the base they need, for a `with` block."""
-    made = [f"localhost/{tag}-{name}" for name in ("base", *PROGRAMS.values())]
+    """The images and the base they need, for a `with` block."""
+    base_image, common = (f"localhost/{tag}-{name}" for name in ("base", "flower"))
+    made = [base_image, common, *(f"localhost/{tag}-{name}" for name in PROGRAMS.values())]
     try:
         if base is None:
-            base = made[0]
-            debian(base)
-        for target, image in zip(PROGRAMS.values(), made[1:], strict=True):
-            call(
-                *("buildah", "bud", "--layers", "--format", "docker", "--target", target),
-                *("--build-arg", f"BASE={base}", "--tag", image, *options),
-                *("--file", str(ROOT / "examples/deployment/Containerfile"), str(ROOT)),
-            )
+            debian(base_image)
+        build(common, "Containerfile", f"BASE={base or base_image}", *options)
+        for name in PROGRAMS.values():
+            file = f"{name}.Containerfile"
+            build(f"localhost/{tag}-{name}", file, f"IMAGE={common}", *options)
         yield
     finally:
         subprocess.run(["podman", "rmi", "--force", *made], capture_output=True)
-        subprocess.run(["buildah", "rmi", "--prune"], capture_output=True)
+
+
+def build(image: str, file: str, argument: str, *options: str) -> None:
+    """Build one image from a file beside this one."""
+    call(
+        *("buildah", "bud", "--quiet", "--format", "docker", "--build-arg", argument),
+        *(*options, "--tag", image, "--file", str(HERE / file), str(ROOT)),
+    )
 
 
 def debian(image: str) -> None:

@@ -123,10 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--ssl-certfile", type=Path, metavar="FILE", help="the SuperLink's certificate")
     add("--ssl-keyfile", type=Path, metavar="FILE", help="the SuperLink's key")
     add("--auth-supernode-private-key", type=Path, metavar="FILE", help="this SuperNode's key")
-    several = {"action": "append", "default": []}
-    add("--directory", type=Path, metavar="DIR", help="checkpoints or state", **several)
+    add("--directory", type=Path, nargs="+", default=[], metavar="DIR", help="checkpoints or state")
     add("--free", type=float, default=1.0, metavar="GB", help="wanted there (%(default)g)")
-    add("--listen", metavar="HOST:PORT", help="a port that must be free here", **several)
+    add("--listen", nargs="+", default=[], metavar="HOST:PORT", help="ports that must be free here")
     add("--days", type=float, default=30.0, help="warn of certificates that end (%(default)g)")
     add("--model", metavar="MODULE:NAME", help="makes the app's model; runs the app's code")
     add("--app", type=Path, default=Path(), metavar="DIR", help="where MODULE is (.)")

@@ -100,7 +100,7 @@ def _supported() -> dict[str, str]:
         raise missing_extra(error, "fedlada doctor", "fedlada[flower]") from None
     try:
         found = {r.name: str(r.specifier) for r in map(Requirement, requires("fedlada") or ())}
-        found["python"] = metadata("fedlada").get("Requires-Python", "")
+        found["python"] = metadata("fedlada")["Requires-Python"]
     except PackageNotFoundError:  # the sources are on the path, and nothing is installed
         return {}
     return {name: specifier for name, specifier in found.items() if specifier}

@@ -40,14 +40,9 @@ def superlink(address: str, trusted: Path, *, node: bool, days: float) -> Iterat
     connection = http.client.HTTPSConnection(host, port, timeout=WAIT, context=trusting(trusted))
     try:
         connection.connect()
-        shown = connection.sock.getpeercert()
-        yield lifetime(
-            "connection",
-            f"{address} answers over TLS with a certificate that names it",
-            begins=ssl.cert_time_to_seconds(shown["notBefore"]),
-            ends=ssl.cert_time_to_seconds(shown["notAfter"]),
-            days=days,
-        )
+        shown = connection.sock.getpeercert() or {}
+        what = f"{address} answers over TLS with a certificate that names it"
+        yield lifetime("connection", what, shown, days=days)
         yield from _asked(connection, address, node=node)
     except (OSError, http.client.HTTPException) as error:
         yield problem("connection", f"{address}: {_why(error, host)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .finding import Finding, ok, problem, warning
@@ -37,15 +37,8 @@ def authority(path: Path, *, days: float) -> Finding:
             f"{path} holds no authority's certificate, perhaps a server's: give the PEM file of"
             " the authority that signed it",
         )
-    first = min(found, key=lambda each: ssl.cert_time_to_seconds(str(each["notAfter"])))
-    begins = ssl.cert_time_to_seconds(str(first["notBefore"]))
-    return lifetime(
-        AUTHORITY,
-        str(path),
-        begins=begins,
-        ends=ssl.cert_time_to_seconds(str(first["notAfter"])),
-        days=days,
-    )
+    first = min(found, key=lambda each: _seconds(each, "notAfter"))
+    return lifetime(AUTHORITY, str(path), first, days=days)
 
 
 def server_certificate(
@@ -67,18 +60,13 @@ def server_certificate(
     except OSError as error:
         yield _unreadable(CERTIFICATE, trusted, error, "give the PEM file of the authority")
         return
-    yield lifetime(
-        CERTIFICATE,
-        f"{certificate} names {host} and is signed by {trusted}",
-        begins=ssl.cert_time_to_seconds(str(shown["notBefore"])),
-        ends=ssl.cert_time_to_seconds(str(shown["notAfter"])),
-        days=days,
-    )
+    what = f"{certificate} names {host} and is signed by {trusted}"
+    yield lifetime(CERTIFICATE, what, shown, days=days)
 
 
-def lifetime(check: str, what: str, *, begins: float, ends: float, days: float) -> Finding:
-    """Check that now is between two times, and that the second is ``days`` away."""
-    now = time.time()
+def lifetime(check: str, what: str, shown: Mapping[str, object], *, days: float) -> Finding:
+    """Check that a certificate, as ssl shows it, is valid now and will be for ``days``."""
+    now, begins, ends = time.time(), _seconds(shown, "notBefore"), _seconds(shown, "notAfter")
     if now < begins:
         return problem(
             check,
@@ -130,6 +118,10 @@ def _unreadable(check: str, what: object, error: OSError, advice: str) -> Findin
             return problem(check, f"{what}: the key is that of another certificate; {advice}")
         return problem(check, f"{what} cannot be read as PEM; {advice}")
     return problem(check, f"{what} cannot be read ({error.strerror}); {advice}")
+
+
+def _seconds(shown: Mapping[str, object], key: str) -> float:
+    return ssl.cert_time_to_seconds(str(shown[key]))
 
 
 def _day(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Only:
 
     client: int
 
-    def cohort(self, seed: int, round: int, clients: int) -> Sequence[int]:
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
         return [self.client]
 
 
@@ -49,7 +49,7 @@ class Talkative(MemoryGrid):
     def reply(self, message: Message) -> Message | None:
         reply = super().reply(message)
         if reply is not None and reply.has_error():
-            self.errors += (reply.error.reason,)
+            self.errors += (reply.error.reason or "no reason",)
         return reply
 
 
