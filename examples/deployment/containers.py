@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import uuid
@@ -152,12 +153,18 @@ def debian(image: str) -> None:
         call("podman", "import", "--quiet", f"{work}/base.tar", image)
 
 
-def secrets(image: str, keys: Path) -> list[str]:
-    """The key files of the deployment, or keys of any kind, that are in the image."""
+def secrets(images: Sequence[str], keys: Path) -> list[str]:
+    """The files in any layer of the images that have a name of the deployment's keys, or such."""
+    names = []
     with tempfile.TemporaryDirectory() as work:
-        call("podman", "save", "--quiet", "--output", f"{work}/image.tar", image)
-        call("sh", "-c", f"cd {work}; tar xf image.tar; for l in *.tar; do tar tf $l; done >names")
-        names = Path(work, "names").read_text().splitlines()
+        file = f"{work}/images.tar"
+        call("podman", "save", "--quiet", "--multi-image-archive", "--output", file, *images)
+        with tarfile.open(file) as archive:
+            for member in archive:
+                if member.isfile() and member.name.endswith(".tar"):
+                    with tarfile.open(fileobj=archive.extractfile(member)) as layer:
+                        names += layer.getnames()
+    assert "opt/fedlada/health.py" in names, "this does not see the layers"
     words = {path.name for path in keys.iterdir()} | {"pip.conf", "id_rsa"}
     return [name for name in names if Path(name).name in words or name.startswith("etc/flower")]
 
@@ -195,10 +202,10 @@ def rehearse(deployment: Containers, tag: str, began: float) -> None:
         sys.exit(f"the containers run as {users}, not as {USER}")
     deployment.healthy()
     show(f"they run as user {USER}, and their health checks succeed", began)
-    for image in PROGRAMS.values():
-        found = secrets(f"localhost/{tag}-{image}", deployment.directory / "keys")
-        if found:
-            sys.exit(f"{image} has secrets in its layers: {found}")
+    names = [f"localhost/{tag}-{name}" for name in PROGRAMS.values()]
+    found = secrets(names, deployment.directory / "keys")
+    if found:
+        sys.exit(f"there are secrets in the layers: {found}")
     show("no key, certificate or pip configuration is in a layer of the images", began)
     for name in ("fedlada", "scaffold"):
         run(deployment, name, BEFORE, began)

@@ -179,6 +179,14 @@ def main() -> None:
                 f"{path}: status {through} through nginx, {direct} without",
                 through == 403 and direct != 403,
             )
+        for path in (
+            "/v1/fleet/../control/list-runs",
+            "/v1/fleet/..%2fcontrol/list-runs",
+            "/v1/fleet/%2e%2e/control/list-runs",
+            "//v1/control/list-runs",
+        ):
+            through = status(public, authority, "POST", path, 0)
+            check(f"{path}: status {through} through nginx", through in (400, 403, 404))
         away = outside(deployment, public)
         key = str(keys / "node-0.pub")
         for command in (
