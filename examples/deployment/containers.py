@@ -121,14 +121,18 @@ class Containers(Deployment):
 
 
 @contextmanager
-def images(tag: str, base: str | None, options: Sequence[str]) -> Iterator[None]:
+def images(tag: str, given: argparse.Namespace) -> Iterator[None]:
     """The images and the base they need, for a `with` block."""
-    base_image, common = (f"localhost/{tag}-{name}" for name in ("base", "flower"))
-    made = [base_image, common, *(f"localhost/{tag}-{name}" for name in PROGRAMS.values())]
+    base, common = (f"localhost/{tag}-{name}" for name in ("base", "flower"))
+    made = [base, common, *(f"localhost/{tag}-{name}" for name in PROGRAMS.values())]
+    options = given.build
     try:
-        if base is None:
-            debian(base_image)
-        build(common, "Containerfile", f"BASE={base or base_image}", *options)
+        if given.image is not None:
+            call("podman", "tag", given.image, common)
+        else:
+            if given.base is None:
+                debian(base)
+            build(common, "Containerfile", f"BASE={given.base or base}", *options)
         for name in PROGRAMS.values():
             file = f"{name}.Containerfile"
             build(f"localhost/{tag}-{name}", file, f"IMAGE={common}", *options)
@@ -220,17 +224,19 @@ def rehearse(deployment: Containers, tag: str, began: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", help="an image with Python 3.11; else one is made of Debian")
+    parser.add_argument("--image", help="one that was built of the Containerfile before")
     more = {"action": "append", "default": [], "metavar": "OPTION"}
     parser.add_argument("--build", help="for buildah bud, as --build=--isolation=chroot", **more)
     parser.add_argument("--run", help="for podman run, as --run=--runtime=runc", **more)
     given = parser.parse_args()
-    for program in ("buildah", "podman", *(() if given.base else ("mmdebstrap",))):
+    needed = ["buildah", "podman"] + ([] if given.base or given.image else ["mmdebstrap"])
+    for program in needed:
         if shutil.which(program) is None:
             sys.exit(f"{program} is not installed; on Debian: apt install {program}")
     began, tag = time.monotonic(), f"fedlada-{uuid.uuid4().hex[:8]}"
     volumes = [f"{tag}-{name}" for name in ("superlink", *(f"node-{i}" for i in range(NODES)))]
     try:
-        with images(tag, given.base, given.build):
+        with images(tag, given):
             show("the images are built", began)
             with (
                 tempfile.TemporaryDirectory() as work,
