@@ -1,7 +1,8 @@
 """The command ``fedlada``.
 
-``fedlada algorithms`` and ``fedlada --version`` are defined here and need only torch. All other
-commands are defined in ``fedlada.experiment.commands``.
+``fedlada algorithms`` and ``fedlada --version`` are defined here and need only torch;
+``fedlada doctor`` is in ``fedlada.doctor`` and needs what a node has. All other commands are
+defined in ``fedlada.experiment.commands``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words[:1] == ["algorithms"]:
         algorithms(words[1:])
         return
+    if words[:1] == ["doctor"]:
+        from .doctor.command import doctor
+
+        doctor(words[1:])
+        return
     try:
         from .experiment.commands import run
     except ModuleNotFoundError as error:
@@ -35,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(
             f"fedlada: this needs {error.name}, which is not installed: run"
-            ' pip install "fedlada[experiment]". Without it there is only fedlada algorithms.'
+            ' pip install "fedlada[experiment]". Without it there are only fedlada algorithms and'
+            " fedlada doctor."
         )
     run(words)
 

@@ -1,18 +1,27 @@
 """A deployment on the loopback works, keeps strangers out, and leaves nothing behind.
 
-A run on its nodes ends in the bits of the same run in process.
+A run on its nodes ends in the bits of the same run in process, and its operator sees it.
 """
 
+import json
 import re
 import stat
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fedlada.cli import main
 from fedlada.flower.loopback import Deployment, DeploymentError
 from fedlada.flower.loopback.certificates import write_node_key
-from flower.agreement import ROUNDS, in_process, run_on
+from fedlada.flower.loopback.processes import free_port
+from fedlada.server.record import plain_record
+from fedlada.server.watch import LOG_FORMAT, METRICS
+from flower.agreement import ROUNDS, Runs, in_process, run_on
 from flower.quickstart import run_quickstart
 
 PROJECT = """
@@ -110,6 +119,8 @@ if "flower-supernode" in sys.argv[0] or "supernode" in " ".join(sys.orig_argv):
     httpx.Client.send = counted
 '''
 
+ENDED = [("scaffold", "exact"), ("fedlada", "bf16")]
+"""One whose clients keep vectors, and an adaptive one with a codec."""
 ENVELOPE = 8_000
 """An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what
 Flower wraps it all in."""
@@ -125,13 +136,77 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory, counted: Path) -> Iterator[Deployment]:
+def port() -> int:
+    """Where the ServerApp serves its metrics."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, counted: Path, port: int
+) -> Iterator[Deployment]:
     directory = tmp_path_factory.mktemp("deployment")
     sites = [{"site": "a b"}, {"site": "c"}]
     environment = {"PYTHONPATH": str(counted.parent), "COUNTED": str(counted)}
+    environment |= {METRICS: str(port), LOG_FORMAT: "json"}
     with Deployment(directory, nodes=2, node_configs=sites, environment=environment) as started:
         yield started
     assert processes_of(directory) == {}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of runs on the deployment, from their begin to their end."""
+
+    runs: Runs
+    passed: dict[str, int]
+    """Bytes that the SuperNodes sent up and received down."""
+    pages: list[str]
+    """The metrics, asked for again and again."""
+    events: list[dict]
+    """The JSON lines of the log that flwr shows."""
+
+
+@pytest.fixture(scope="module")
+def observed(
+    deployment: Deployment,
+    coded: None,
+    counted: Path,
+    port: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Observed:
+    before = len(counted.read_text().splitlines())
+    saved = tmp_path_factory.mktemp("runs") / "saved"
+    with asking(f"http://127.0.0.1:{port}/metrics") as pages:
+        runs = run_on(deployment, ENDED, saved, cohort=2)
+    lines = [line.split() for line in counted.read_text().splitlines()[before:]]
+    passed = {
+        way: sum(int(length) for each, length in lines if each == way) for way in ("down", "up")
+    }
+    logs = sorted((deployment.directory / "logs").glob("run-*.log"))
+    printed = [line for log in logs for line in log.read_text().splitlines()]
+    events = [json.loads(line) for line in printed if line.startswith('{"time"')]
+    return Observed(runs, passed, pages, events)
+
+
+@contextmanager
+def asking(url: str) -> Iterator[list[str]]:
+    """Ask for a page until the block ends; what came is in the list."""
+    pages: list[str] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.2):
+            with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+                pages.append(answer.read().decode())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield pages
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -198,23 +273,18 @@ def test_a_failing_app_raises_with_its_log(deployment: Deployment, app: Path) ->
 
 
 def test_real_nodes_over_tls_end_in_the_bits_of_the_in_process_engine(
-    deployment: Deployment, coded: None, counted: Path, tmp_path: Path
+    deployment: Deployment, observed: Observed
 ) -> None:
-    """One whose clients keep vectors, and an adaptive one with a codec: records tell the bytes.
+    """Records tell the bytes.
 
     They are held against what passes Flower's own HTTP layer, where a hook in every process reads
     the lengths of the bodies that Flower sends and receives.
     """
-    before = len(counted.read_text().splitlines())
-    ended = [("scaffold", "exact"), ("fedlada", "bf16")]
-    runs = run_on(deployment, ended, tmp_path / "saved", cohort=2)
-    for run in ended:
-        assert list(runs.differences(*run)) == []
-    records = [record for run in ended for record in in_process(*run, nodes=2, cohort=2).run()]
-    messages = deployment.nodes * (ROUNDS + 1) * len(ended)  # one asks who each node is
-    lines = [line.split() for line in counted.read_text().splitlines()[before:]]
-    for way in ("down", "up"):
-        passed = sum(int(length) for each, length in lines if each == way)
+    for run in ENDED:
+        assert list(observed.runs.differences(*run)) == []
+    records = [record for run in ENDED for record in in_process(*run, nodes=2, cohort=2).run()]
+    messages = deployment.nodes * (ROUNDS + 1) * len(ENDED)  # one asks who each node is
+    for way, passed in observed.passed.items():
         told = sum(getattr(record, f"bytes_{way}") for record in records)
         assert told < passed < told + messages * ENVELOPE, way
 
@@ -223,6 +293,48 @@ def test_clients_evaluate_and_hooks_and_history_work_over_tls(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     assert run_quickstart(deployment, tmp_path / "model.pt", rounds=1) > 0.3
+
+
+def test_the_log_of_a_run_on_real_nodes_has_its_records_as_json(observed: Observed) -> None:
+    records = [record for run in ENDED for record in in_process(*run, nodes=2, cohort=2).run()]
+    assert [event["event"] for event in observed.events] == [
+        *("begin", *["round"] * ROUNDS, "end"),
+        *("begin", *["round"] * ROUNDS, "end"),
+    ]
+    lines = [event for event in observed.events if event["event"] == "round"]
+    for line, record in zip(lines, records, strict=True):
+        told = json.loads(json.dumps(plain_record(record)))
+        timed = {key for key in told if "seconds" in key}
+        assert {key: line[key] for key in told.keys() - timed} == {
+            key: told[key] for key in told.keys() - timed
+        }
+
+
+def test_metrics_of_a_run_on_real_nodes_can_be_read_while_it_runs(observed: Observed) -> None:
+    rounds = re.findall(r"^fedlada_round (\S+)$", "\n".join(observed.pages), re.MULTILINE)
+    assert {"0.0", "1.0"} <= set(rounds)
+    first = next(page for page in observed.pages if "\nfedlada_round 1.0\n" in page)
+    assert '\nfedlada_replies_total{outcome="accepted",reason=""} 2.0\n' in first
+
+
+def test_the_doctor_finds_the_deployment_sound(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for a certificate of a week, and for the Control API, which no proxy hides."""
+    keys = deployment.directory / "keys"
+    words = ["doctor", "--json", "--superlink", deployment.address, "--directory", str(keys)]
+    words += ["--root-certificates", str(keys / "ca.crt"), "--free", "0.001"]
+    words += ["--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")]
+    words += ["--auth-supernode-private-key", str(keys / "node-0")]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert ended.value.code == 0, found
+    states = {each["check"]: each["state"] for each in found}
+    assert {check for check, state in states.items() if state == "warning"} == {
+        *("server certificate", "connection", "control"),
+    }
+    assert {"authority", "health", "clock", "key", "disk"} <= states.keys()
 
 
 def test_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:

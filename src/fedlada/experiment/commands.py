@@ -213,6 +213,12 @@ def algorithms() -> None:
     # Registered only for --help: fedlada.cli runs this command, because it needs only torch.
 
 
+@app.command()
+def doctor() -> None:
+    """Check certificates, keys, connection, clock, versions, disk and model of a deployment."""
+    # Registered only for --help, too: a node has no more than it needs.
+
+
 def _one(directory: Path) -> None:
     if RunDirectory(directory).finished():
         console.print(f"{directory} is finished", highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from ..server.plan import Plan, sampler, settings_table
 from ..server.record import RoundRecord
 from ..server.sampling import FixedSize, Sampler
 from ..server.state import ServerState
+from ..server.watch import watchers
 from .grid import GridEngine
 
 __all__ = ["KEYS", "Finished", "OnRound", "ServerConfig", "run_server", "server_app"]
@@ -64,6 +66,10 @@ class ServerConfig:
     evaluate_cohort: int | float = 0
     """Number of clients that evaluate the model on their own data, or the chance of each if it is
     a fraction, whenever the plan evaluates; 0 asks none."""
+    log_format: str = ""
+    """``json`` adds one JSON object per event to the ServerApp's standard error."""
+    metrics: str | int = ""
+    """A port of 127.0.0.1, or ``address:port``, at which Prometheus finds metrics of the run."""
 
     def __post_init__(self) -> None:
         asked = self.evaluate_cohort
@@ -150,7 +156,12 @@ def run_server(
     plan = config.plan
     torch.default_generator.manual_seed(seed_of(plan.seed, "model"))
     own = model()
-    server = Server(plan, own, checkpoints=config.saving())
+    server = Server(
+        plan,
+        own,
+        checkpoints=config.saving(),
+        watch=functools.partial(watchers, config.log_format, config.metrics),
+    )
     if server.resumed is not None:
         print(f"going on after round {server.resumed.round}, from {config.checkpoints}", flush=True)
     history = [] if server.resumed is None else [server.resumed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from .fingerprint import Plain, describe
 from .plan import Plan
 from .record import RoundRecord
 from .state import ServerState
+from .watch import Watcher, watchers
 
 __all__ = ["Evaluate", "Server"]
 
@@ -31,7 +32,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 class Server:
-    """Holds the working model, the server's state and the checkpoints."""
+    """Holds the working model, the server's state, the checkpoints and the run's watchers."""
 
     def __init__(
         self,
@@ -41,11 +42,14 @@ class Server:
         state: ServerState | None = None,
         checkpoints: Checkpoints | None = None,
         config: Mapping[str, object] | None = None,
+        watch: Callable[[], Sequence[Watcher]] = watchers,
     ) -> None:
         """Start a new run, or continue from ``state`` or from the newest of the ``checkpoints``.
 
         Checkpoints must be of a run with the same plan and the same ``config``, which has all
         other values that affect the result; only the plan's ``FREE`` fields may change.
+        ``watch`` makes the watchers, which are told of every round; by default those that the
+        environment asks for.
         """
         self._plan, self._model = plan, model
         parameters = federated_parameters(model)
@@ -69,6 +73,9 @@ class Server:
         )
         self.state = state or self._resume() or self._new()
         self.state.variances = variances(self._names["buffers"])
+        self._watchers = watch()
+        for watcher in self._watchers:
+            watcher.begin(self.state.run, round=self.state.round, rounds=plan.rounds)
 
     def model(self) -> nn.Module:
         """Return a copy of the model with the server's current parameters."""
@@ -85,18 +92,27 @@ class Server:
         return metrics
 
     def save(self, state: ServerState, record: RoundRecord) -> int | None:
-        """Write a checkpoint if one is due; return the earliest round to resume from."""
-        saving = self._checkpoints
-        if saving is None:
-            return state.resumable_from
-        if state.round % saving.every and state.round != self._plan.rounds:
-            return state.resumable_from
-        return saving.save(state, record, config=self._config, names=self._names)
+        """Write a checkpoint if one is due, and tell the watchers of the round.
+
+        Returns the earliest round to resume from.
+        """
+        saving, kept = self._checkpoints, state.resumable_from
+        due = saving is not None and (
+            state.round % saving.every == 0 or state.round == self._plan.rounds
+        )
+        if saving is not None and due:
+            kept = saving.save(state, record, config=self._config, names=self._names)
+        for watcher in self._watchers:
+            watcher.record(record, saved=due)
+        return kept
 
     def close(self) -> None:
-        """Release the directory of the checkpoints for another run."""
+        """Release the directory of the checkpoints for another run, and end the watching."""
         if self._checkpoints is not None:
             self._checkpoints.close()
+        watching, self._watchers = self._watchers, ()
+        for watcher in watching:
+            watcher.close()
 
     def _current(self) -> nn.Module:
         """Return the working model itself, set to the server's current parameters."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-__all__ = ["Clock", "RoundRecord", "names_on_record"]
+__all__ = ["Clock", "RoundRecord", "names_on_record", "plain_record"]
 
 NAMES_PER_ROUND, NAMES_PER_RUN = 100, 1000
 """Largest number of names of clients' metrics on record, in a round and in a run."""
@@ -64,6 +66,17 @@ class RoundRecord:
     """Clients without a usable evaluation, and what was left out of others, by reason."""
     evaluation_bytes: int = 0
     """Bytes of vectors sent for the evaluation; ``bytes_down`` does not count them."""
+
+
+def plain_record(record: RoundRecord) -> dict[str, object]:
+    """Return the record for JSON, which has no NaN: null for numbers that are not finite."""
+    return {name: _finite(value) for name, value in dataclasses.asdict(record).items()}
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def names_on_record(known: list[str], reported: Mapping[str, int]) -> list[str]:

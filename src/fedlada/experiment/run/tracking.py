@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from ... import RoundRecord
 from ...atomic import write
 from ...errors import ExperimentError, missing_extra
+from ...server.record import plain_record
 from ...server.upgrade import upgraded_record
 from ..config.experiment import Experiment
 from .adapters import ADAPTERS, Tracker
@@ -80,11 +80,4 @@ def parsed(line: bytes | str) -> RoundRecord:
 
 
 def _line(record: RoundRecord) -> str:
-    return json.dumps(_finite(dataclasses.asdict(record)), allow_nan=False) + "\n"
-
-
-def _finite(value: object) -> object:
-    """Return the value with null for numbers that are not finite: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain_record(record), allow_nan=False) + "\n"

@@ -45,6 +45,7 @@ class Deployment:
         nodes: The number of SuperNodes.
         node_configs: For each SuperNode what to add to its node config, or to replace in it.
         environment: Variables that every process gets in addition.
+        launcher: What starts the processes; by default as programs of this machine.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Deployment:
         nodes: int = 2,
         node_configs: Sequence[Mapping[str, Value]] | None = None,
         environment: Mapping[str, str] | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes is {nodes}; a deployment needs at least one SuperNode")
@@ -73,7 +75,7 @@ class Deployment:
         self._superlink_options = ["--enable-supernode-auth", "--database", "state.db"]
         self._run_options: list[str] = []
         self._server_program = "flwr-serverapp"
-        self._launcher = Launcher(self.directory, environment or {})
+        self._launcher = launcher or Launcher(self.directory, environment or {})
         self._cleanup = ExitStack()
         self._superlink: Process | None = None
         self._supernodes = SuperNodes(self._launcher, configs)

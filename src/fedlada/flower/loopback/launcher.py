@@ -69,18 +69,29 @@ class Launcher:
         program = programs / command[0]
         if not program.exists():
             raise DeploymentError(f"There is no {program}; install Flower where this Python is")
-        value = f"{self._mark}/{name}"
-        environment = self._inherited(programs)
-        environment |= {"FLWR_HOME": str(working), _MARK: value}
+        environment = self._inherited(programs) | {"FLWR_HOME": str(working)}
+        return self.process(
+            name, [str(program), *command[1:]], environment=environment, directory=working
+        )
+
+    def process(
+        self, name: str, command: Sequence[str], *, environment: Mapping[str, str], directory: Path
+    ) -> Process:
+        """Start any command in a directory, with the log `name`.log and the mark."""
+        mark = self.mark(name)
         process = Process(
-            [str(program), *command[1:]],
+            command,
             log=self._directory / "logs" / f"{name}.log",
-            environment=environment,
-            directory=working,
-            mark=f"{_MARK}={value}",
+            environment={**environment, **mark},
+            directory=directory,
+            mark="=".join(*mark.items()),
         )
         self._started.append(process)
         return process
+
+    def mark(self, name: str) -> dict[str, str]:
+        """Return the variable by which a process and its children are found."""
+        return {_MARK: f"{self._mark}/{name}"}
 
     def numbered(self, name: str) -> str:
         """Return the name with the next number, which no earlier process had."""

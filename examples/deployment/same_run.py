@@ -1,0 +1,44 @@
+"""A run of the app in examples/flower, and whether it ended in the bits of the run in process."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+import fedlada
+from fedlada.protocol.seeds import seed_of
+
+APP = Path(__file__).parents[1] / "flower"
+ROUNDS = 2
+
+
+def run_config(
+    name: str, *, nodes: int, save: str, rounds: int = ROUNDS, **more: object
+) -> dict[str, object]:
+    """The config of a run in which all nodes take part in every round."""
+    config = {"algorithm": name, "settings": "lr = 0.03", "num-server-rounds": rounds}
+    config |= {"cohort": nodes, "nodes": nodes, "save": save}
+    return config | {key.replace("_", "-"): value for key, value in more.items()}
+
+
+def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> Iterator[str]:
+    """Yield the vectors in which what the run saved differs from the run in process."""
+    sys.path.insert(0, str(APP))
+    from digits.task import client_data, model, train
+
+    torch.manual_seed(seed_of(0, "model"))
+    run = fedlada.simulate(
+        model(),
+        [client_data(client, nodes) for client in range(nodes)],
+        algorithm=fedlada.algorithm(name, lr=0.03),
+        rounds=rounds,
+        sampling=nodes,
+        train=train,
+    )
+    run.run()
+    found = torch.load(saved, weights_only=True)
+    for key in run.state.vectors.keys() | found.keys():
+        own = run.state.vectors.get(key)
+        if own is None or key not in found or not own.equal(type(own)(found[key])):
+            yield key
