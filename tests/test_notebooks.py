@@ -5,7 +5,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from traitlets.config import Config
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "examples/notebooks").glob("*.ipynb"))
 
@@ -20,7 +19,6 @@ def test_a_notebook_is_committed_without_outputs_runs_and_draws(path, tmp_path):
         timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # no port
     ).execute()
     outputs = [output for cell in code for output in cell.outputs]
     assert [output for output in outputs if "image/png" in output.get("data", {})]
