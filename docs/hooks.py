@@ -144,7 +144,8 @@ def markdown_of(docstring: str) -> str:
     text = re.sub(
         r"^\.\. math::(.*(?:\n(?:[ \t]+\S.*)?)*)", lambda m: _display(m[1]), docstring, flags=re.M
     )
-    text = re.sub(r":math:`([^`]+)`", lambda m: convert(m[1]), text)
+    # In a span, or Markdown takes an equation that begins a line for a block.
+    text = re.sub(r":math:`([^`]+)`", lambda m: f"<span>{convert(m[1])}</span>", text)
     text = re.sub(r":[a-z]+:`[~.]?([^`]+)`", r"`\1`", text)
     return re.sub(r"^(?:(?:>>>|\.\.\.)(?: .*)?\n?)+", lambda m: _fenced(m[0]), text, flags=re.M)
 
