@@ -38,8 +38,10 @@ COMPUTING = (
     r"test_documents\.py",
     r"test_guide\.py",
     r"data/test_cifar\.py",
+    r"test_notebooks\.py",
+    r"test_site\.py",
 )
-"""Tests that read CIFAR or run what a document says; the longest first."""
+"""Tests that read CIFAR, run what a document says or build the site; the longest first."""
 
 PROGRAMS = (
     r"test_fixtures\.py",

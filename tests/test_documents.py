@@ -41,7 +41,35 @@ def test_the_other_examples_of_the_readme_run(program, tmp_path):
     run(sys.executable, "-W", "error", "-c", program, where=tmp_path)
 
 
-DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+DOCUMENTS = [
+    "README.md",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+]
+INGREDIENT = "docs/ingredient.md"
+ELSEWHERE = ("README.md", "docs/guide/", INGREDIENT)
+"""Documents whose programs have tests of their own."""
+PROGRAMS = [name for name in DOCUMENTS if blocks(name, "python") and not name.startswith(ELSEWHERE)]
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_the_programs_of_a_page_run_from_top_to_bottom_as_one(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for program in blocks(page, "python"):
+        exec(compile(program, page, "exec"), names)
+
+
+def test_the_worked_ingredient_keeps_the_contract(tmp_path, monkeypatch):
+    ingredient, laws, use = blocks(INGREDIENT, "python")
+    (tmp_path / "sign_momentum.py").write_text(ingredient)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {"__name__": "laws"}
+    exec(compile(laws, INGREDIENT, "exec"), names)
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert f"{len(tests)} passed" in (ROOT / INGREDIENT).read_text()
+    for test in tests:
+        test()
+    exec(compile(use, INGREDIENT, "exec"), {})
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -1,11 +1,15 @@
-"""Bring finished runs into this directory: records, a report per question, tables in README.md.
+"""Bring finished runs into this directory: records, a report per question, tables in documents.
 
     python experiments/desk/publish.py --from runs
 
 copies what runs/desk-NAME recorded to results/NAME, writes report/QUESTION, and fills in the
-tables of README.md, each between two comments.  Without ``--from`` it does so with the records
-that are here; with ``--check`` it writes nothing and exits 1 if a table in README.md is not that
-of the records.
+tables of README.md and of the pages in docs/, each between two comments.  Without ``--from`` it
+does so with the records that are here; with ``--check`` it writes nothing and exits 1 if a table
+is not that of the records.
+
+    python experiments/desk/publish.py --figure
+
+draws docs/images/desk.svg alone: the methods of the main comparison that have three seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +28,9 @@ from fedlada.experiment.results.comparison import reached, span, spread
 from fedlada.experiment.results.frames import configurations, frame, summary
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # reports tell what they were made of
-RESULTS, REPORTS, README = HERE / "results", HERE / "report", HERE / "README.md"
+RESULTS, REPORTS, DOCS = HERE / "results", HERE / "report", HERE / "../../docs"
+PAGES = (HERE / "README.md", DOCS / "choosing.md", DOCS / "bytes.md")
+FIGURE = DOCS / "images/desk.svg"
 RECORDED = ("config.toml", "records.jsonl", "done.json")
 LAST = 5  # rounds over which accuracy and consistency are averaged: single ones are noisy
 
@@ -155,17 +162,33 @@ def ratios(question: Question, of: str = "fedlada") -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def filled(text: str) -> str:
-    """The README with the tables of the records."""
-    tables = {name: tuned(name) for name in ("tune", "tune100")}
-    tables |= {"ratios": ratios(QUESTIONS[0])}
-    tables |= {question.name: table(question) for question in QUESTIONS}
-    for name, content in tables.items():
+def tables() -> dict[str, str]:
+    """All tables by name."""
+    made = {name: tuned(name) for name in ("tune", "tune100")}
+    made |= {"ratios": ratios(QUESTIONS[0])}
+    return made | {question.name: table(question) for question in QUESTIONS}
+
+
+def filled(text: str, made: dict[str, str]) -> str:
+    """A document with the tables of the records."""
+    for name, content in made.items():
         begin, end = f"<!-- table {name} -->", "<!-- end -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n{content}\n{end}{after}"
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            _, _, after = rest.partition(end)
+            text = f"{before}{begin}\n{content}\n{end}{after}"
     return text
+
+
+def draw(seeds: int = 3) -> None:
+    """Draw accuracy by rounds of the methods that were run with so many seeds."""
+    directories = QUESTIONS[0].directories()
+    counts = frame(directories).group_by("variant").agg(pl.col("directory").unique())
+    chosen = [path for _, paths in counts.rows() if len(paths) == seeds for path in paths]
+    with tempfile.TemporaryDirectory() as out:
+        written = report(sorted(map(Path, chosen)), out=Path(out), targets=(0.55, 0.58))
+        FIGURE.write_text((written / "figures/accuracy-rounds.svg").read_text())
+    print("written", FIGURE)
 
 
 def collect(runs: Path) -> None:
@@ -186,15 +209,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="copy from here")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
+    parser.add_argument("--figure", action="store_true", help="draw docs/images/desk.svg alone")
     parser.add_argument("--only", metavar="NAME", help="write only this question's report")
     arguments = parser.parse_args()
     if arguments.check:
-        same = filled(README.read_text()) == README.read_text()
-        print("README.md has the tables of the records" if same else "run this without --check")
+        made = tables()
+        same = all(filled(page.read_text(), made) == page.read_text() for page in PAGES)
+        print("documents have the tables of the records" if same else "run this without --check")
         return 0 if same else 1
+    if arguments.figure:
+        draw()
+        return 0
     if arguments.runs is not None:
         collect(arguments.runs)
-    README.write_text(filled(README.read_text()))
+    made = tables()
+    for page in PAGES:
+        page.write_text(filled(page.read_text(), made))
     for question in QUESTIONS:
         if question.directories() and arguments.only in (None, question.name):
             out = report(

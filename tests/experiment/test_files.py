@@ -62,7 +62,7 @@ def test_committed_results_do_not_tell_where_on_a_machine_they_were():
         assert not [word for word in json.loads(file.read_text())["command"] if word[0] == "/"]
 
 
-def test_tables_in_the_readme_are_those_of_the_records():
+def test_tables_in_documents_are_those_of_the_records():
     program = ROOT / "experiments/desk/publish.py"
     done = subprocess.run([sys.executable, program, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,9 +77,12 @@ def test_links_and_questions_of_the_desk_resolve():
         assert f"<!-- table {question.name} -->" in text
 
 
-def test_the_file_in_the_documentation_is_one(tmp_path):
-    text = (ROOT / "docs/experiments.md").read_text()
+@pytest.mark.parametrize(
+    ("document", "runs"), [("experiments", 3 * (2 + 1)), ("choosing", 2 * 3 + 3)]
+)
+def test_the_file_in_the_documentation_is_one(document, runs, tmp_path):
+    text = (ROOT / f"docs/{document}.md").read_text()
     (block,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     file = tmp_path / "file.toml"
     file.write_text(block)
-    assert len(cells(file)) == 3 * (2 + 1)
+    assert len(cells(file)) == runs

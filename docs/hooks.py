@@ -1,0 +1,162 @@
+"""What the site does beyond mkdocs: pages from outside docs/, their links, docstrings as Markdown.
+
+A page is written once.  Those of :data:`ADOPTED` stay where they are in the repository and are
+pages of the site as well.  A link to a file that is no page becomes its path in the repository, or
+a link there once ``repo_url`` is set in mkdocs.yml.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from functools import partial
+from pathlib import Path
+from posixpath import dirname, relpath
+
+import griffe
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+ADOPTED = {
+    "experiments/desk/README.md": "desk.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Pages of the site by where they are in the repository."""
+HOME = {"README.md": "index.md"}
+
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?<!!)\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])+)\]\(([^)\s]+)\)")
+FENCES = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the adopted pages and the images that they show."""
+    for source, uri in ADOPTED.items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
+        for _, target in IMAGE.findall((ROOT / source).read_text()):
+            image = _in_repository(ROOT / source, target)
+            files.append(File.generated(config, image, abs_src_path=str(ROOT / image)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead every link to a page, to an image or to the repository."""
+    if page.file.abs_src_path is None:
+        return markdown
+    source = Path(page.file.abs_src_path)
+    if source.parent == DOCS / "reference":
+        markdown += _rest(source.stem, markdown)
+    parts = FENCES.split(markdown)
+    for i in range(0, len(parts), 2):  # between the fences
+        text = LINK.sub(partial(_link, source=source, page=page, config=config), parts[i])
+        parts[i] = IMAGE.sub(partial(_image, source=source, page=page), text)
+    return "".join(parts)
+
+
+def _rest(page: str, markdown: str) -> str:
+    """Return what shows the public names of a module that its reference page does not place."""
+    module = "fedlada" if page == "fedlada" else f"fedlada.{page}"
+    tree = ast.parse((ROOT / "src" / module.replace(".", "/") / "__init__.py").read_text())
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    placed = re.findall(r"^::: (\S+)$", markdown, re.MULTILINE)
+    rest = [f"{module}.{name}" for name in names if f"{module}.{name}" not in placed]
+    return "\n## More\n\n" + "".join(f"::: {name}\n" for name in rest) if rest else ""
+
+
+def _in_repository(source: Path, target: str) -> str:
+    return os.path.relpath((source.parent / target).resolve(), ROOT)
+
+
+def _link(match: re.Match[str], *, source: Path, page: Page, config: MkDocsConfig) -> str:
+    text, (target, hash_, anchor) = match[1], match[2].partition("#")
+    if not target or "://" in target or target.startswith("mailto:"):
+        return match[0]
+    path = _in_repository(source, target)
+    if not (ROOT / path).exists():
+        return match[0]  # mkdocs reports it
+    uri = (ADOPTED | HOME).get(path)
+    if uri is None and (ROOT / path).is_relative_to(DOCS) and path.endswith(".md"):
+        uri = path.removeprefix("docs/")
+    if uri is not None:
+        return f"[{text}]({relpath(uri, dirname(page.file.src_uri) or '.')}{hash_}{anchor})"
+    if config.repo_url:
+        return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{hash_}{anchor})"
+    if text.startswith("!"):
+        return text
+    return f"`{path}`" if path.endswith(text.strip("`/")) else f"{text} (`{path}`)"
+
+
+def _image(match: re.Match[str], *, source: Path, page: Page) -> str:
+    path = _in_repository(source, match[2])
+    uri = path.removeprefix("docs/")
+    return f"![{match[1]}]({relpath(uri, dirname(page.file.src_uri) or '.')})"
+
+
+class Docstrings(griffe.Extension):
+    """Docstrings are written for readers of the source; this makes Markdown of them.
+
+    It also says that fields with ``kw_only=False`` are positional, which griffe overlooks.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
+        """Rewrite a whole package once it is loaded."""
+        _rewrite(pkg)
+
+
+def _rewrite(found: griffe.Object | griffe.Alias) -> None:
+    if found.is_alias:
+        return
+    if found.docstring is not None:
+        found.docstring.value = markdown_of(found.docstring.value)
+    if isinstance(found, griffe.Function) and found.name == "__init__":
+        found.parameters = _positional_first(found)
+    for member in found.members.values():
+        _rewrite(member)
+
+
+def _positional_first(init: griffe.Function) -> griffe.Parameters:
+    owner, kinds = init.parent, griffe.ParameterKind
+    assert isinstance(owner, griffe.Class)
+    for parameter in init.parameters:
+        known = (place.members.get(parameter.name) for place in (owner, *owner.mro()))
+        field = next(filter(None, known), None)
+        if "kw_only=False" in str(getattr(field, "value", "")):
+            parameter.kind = kinds.positional_or_keyword
+    return griffe.Parameters(*sorted(init.parameters, key=lambda p: p.kind is kinds.keyword_only))
+
+
+def markdown_of(docstring: str) -> str:
+    """Return a docstring with its equations as MathML, its examples fenced, its roles as code.
+
+    >>> markdown_of("See :class:`~fedlada.Plan`.")
+    """
+    text = re.sub(
+        r"^\.\. math::(.*(?:\n(?:[ \t]+\S.*)?)*)", lambda m: _display(m[1]), docstring, flags=re.M
+    )
+    # In a span, or Markdown takes an equation that begins a line for a block.
+    text = re.sub(r":math:`([^`]+)`", lambda m: f"<span>{convert(m[1])}</span>", text)
+    text = re.sub(r":[a-z]+:`[~.]?([^`]+)`", r"`\1`", text)
+    return re.sub(r"^(?:(?:>>>|\.\.\.)(?: .*)?\n?)+", lambda m: _fenced(m[0]), text, flags=re.M)
+
+
+def _display(equations: str) -> str:
+    latex = " ".join(equations.split())
+    if "&" in latex:
+        latex = rf"\begin{{align*}} {latex} \end{{align*}}"
+    return f"\n\n{convert(latex, display='block')}\n\n"
+
+
+def _fenced(example: str) -> str:
+    lines = [line[4:] for line in example.splitlines()]
+    return "```py\n" + "\n".join(lines) + "\n```\n"
