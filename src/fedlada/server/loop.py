@@ -64,11 +64,8 @@ def federate(
         trouble.update({f"limited {what}": count for what, count in record.limited.items()})
         yield record
     if trouble:
-        warnings.warn(
-            f"the guard stepped in, over {plan.rounds} rounds: "
-            + ", ".join(f"{reason} {count}x" for reason, count in trouble.most_common()),
-            stacklevel=2,
-        )
+        told = _told(trouble)
+        warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {told}", stacklevel=2)
     check_applied(plan, state, missing + trouble)
 
 
@@ -76,13 +73,18 @@ def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) ->
     """Raise an error if a run ends with the model that it began with."""
     if state.updates or not plan.rounds:
         return
-    told = ", ".join(f"{reason} {count}x" for reason, count in Counter(reasons).most_common(3))
+    told = _told(reasons, 3)
     raise NothingApplied(
         f"none of {state.round} rounds changed the model: each had fewer accepted replies than it"
         f" needs (minimum is {plan.minimum}; failed replies: {told or 'none since the start'})."
         " Mend that, or ask more clients per round; then start anew, or go on with more rounds:"
         " those that are saved count as done"
     )
+
+
+def _told(reasons: Mapping[str, int], most: int | None = None) -> str:
+    """Return the most common reasons as words: ``deadline 3x, wrong records 1x``."""
+    return ", ".join(f"{reason} {n}x" for reason, n in Counter(reasons).most_common(most))
 
 
 def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Sequence[int]]:
