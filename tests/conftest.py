@@ -32,7 +32,7 @@ FLOWER = (
 """Tests that start Flower's processes, and mostly wait for them; the longest first."""
 
 COMPUTING = (
-    r"test_documents\.py::test_the_first_example",
+    r"test_documents\.py::test_the_example_of_the_paper",
     r"test_documents\.py::test_the_commands.*cifar10",
     r"test_documents\.py::test_the_commands.*digits",
     r"test_documents\.py",
