@@ -227,14 +227,15 @@ def main() -> int:
         page.write_text(filled(page.read_text(), made))
     for question in QUESTIONS:
         if question.directories() and arguments.only in (None, question.name):
+            for old in (REPORTS / question.name).rglob("*.svg"):
+                old.unlink()  # a figure that is no longer made
             out = report(
                 question.directories(),
                 out=REPORTS / question.name,
                 targets=question.targets or None,
                 rounds=question.rounds,
             )
-            if question is not QUESTIONS[0]:
-                (out / HTML).unlink()  # the same as Markdown, and that can be read here
+            (out / HTML).unlink()  # the same as Markdown, which can be read here and is smaller
             print("written", out, flush=True)
     return 0
 

@@ -57,7 +57,7 @@ def draw(by_setting: Mapping[str, Sequence[Row]], slopes: Mapping[str, Slopes]) 
     """Left: the runs of the first setting against S·K·T.  Right: the slopes of every setting."""
     first, rows = next(iter(by_setting.items()))
     with styled():
-        figure = new_figure(4.4)
+        figure = new_figure(4.4, width=9.6)
         left, right = (
             figure.add_axes((0.06, 0.13, 0.4, 0.76)),
             figure.add_axes((0.7, 0.13, 0.29, 0.76)),

@@ -1,11 +1,9 @@
 """A report says what the records say: every number by hand, in HTML and in Markdown alike."""
 
-import json
 import math
 import re
 import statistics
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,13 +12,13 @@ import pytest
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import experiment
-from fedlada.experiment.report.labels import LINE, apart
 from fedlada.experiment.report.report import HTML, MARKDOWN, report
 from fedlada.experiment.report.runs import CROWD
 from fedlada.experiment.report.style import DARK_RULES, colour, dashes, marker
 from fedlada.experiment.results.comparison import comparison
 from fedlada.experiment.run import rounds
 from fedlada.experiment.run.directory import RunDirectory
+from reports import BYTES, SECONDS, Page, write
 
 # Test accuracy after each round, by algorithm and seed.
 ACCURACY = {
@@ -28,35 +26,7 @@ ACCURACY = {
     "fedlada": {0: [0.5, 0.8, 0.75], 1: [0.4, 0.7, 0.9], 2: [0.55, 0.6]},
     "localadam": {0: [0.1, 0.15, 0.3], 1: [0.1, 0.2, 0.2], 2: [0.1, 0.1, 0.25]},
 }
-BYTES, SECONDS = {"fedavg": 10**6, "fedlada": 3 * 10**6, "localadam": 2 * 10**6}, 2.5
 T = {1: 12.7062, 2: 4.3027}  # Student's 97.5 % by degrees of freedom, from a textbook
-
-
-def write(directory, algorithm, seed, accuracies, *, rounds=3, incidents=None, **keys):
-    """A run's directory as ``fedlada run`` leaves it, finished if it has all its rounds."""
-    flat = {
-        "name": "small",
-        "algorithm": algorithm,
-        "data.dataset": "digits",
-        "data.clients": 12,
-        "federation.seed": seed,
-        "federation.rounds": rounds,
-        "evaluate.targets": [0.5, 0.7],
-    }
-    RunDirectory(directory).prepare(experiment(flat | keys, source="test"))
-    lines = []
-    for number, accuracy in enumerate(accuracies, 1):
-        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy}
-        record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
-        record["client_metrics"] = {"loss": 1 / number}
-        record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}
-        lines.append(json.dumps(record | (incidents or {} if number == 2 else {})) + "\n")
-    (directory / "records.jsonl").write_text("".join(lines))
-    if len(accuracies) >= rounds:
-        machine = {"processor": "Z80", "cores": 1, "torch_threads": 1, "system": "CP/M"}
-        done = {"rounds": rounds, "machine": machine, "versions": {"fedlada": "0"}}
-        done["command"] = ["/bin/fedlada", "sweep", "my file.toml"]
-        (directory / "done.json").write_text(json.dumps(done))
 
 
 @pytest.fixture(scope="module")
@@ -73,36 +43,6 @@ def swept(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def made(swept) -> Path:
     return report([swept])
-
-
-class Page(HTMLParser):
-    """Tables by caption, each as rows of texts; and all attributes."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tables, self.attributes, self.tags, self._cell = {}, [], [], None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, *pair) for pair in attrs]
-        if tag == "tr":
-            self._rows.append([])
-        if tag == "table":
-            self._rows = []
-        if tag in ("caption", "th", "td"):
-            self._cell = ""
-
-    def handle_data(self, data):
-        if self._cell is not None:
-            self._cell += data
-
-    def handle_endtag(self, tag):
-        if tag == "caption":
-            self.tables[self._cell] = self._rows
-        if tag in ("th", "td"):
-            self._rows[-1].append(self._cell)
-        self._cell = None if tag in ("caption", "th", "td") else self._cell
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +128,79 @@ def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path):
     cell = rows(Page(text), "Accuracy minus that of fedavg, points")["fedlada"]["final"]
     assert cell == "+5.00"
     assert "so no bands" in text
+    assert "One seed cannot tell who is ahead." in text
+    assert "is above" not in text
+
+
+EVEN = {
+    "fedavg": {0: [0.5, 0.8], 1: [0.5, 0.9], 2: [0.5, 0.7]},
+    "fedlada": {0: [0.5, 0.9], 1: [0.5, 0.8], 2: [0.5, 0.7]},
+    "localadam": {0: [0.2, 0.31], 1: [0.2, 0.42], 2: [0.2, 0.2]},
+    "fedcm": {0: [0.1, 0.95]},
+}
+
+
+def test_the_summary_ranks_no_tie_and_nothing_that_one_seed_shows(tmp_path):
+    for algorithm, seeds in EVEN.items():
+        for seed, accuracies in seeds.items():
+            write(tmp_path / f"{algorithm}{seed}", algorithm, seed, accuracies, rounds=2)
+    text = (report([tmp_path], targets=[0.5]) / MARKDOWN).read_text()
+    first, second, *_ = re.findall(r"^- (.*)$", text, re.MULTILINE)
+    pairs = [(EVEN["fedavg"][s][-1], EVEN["fedlada"][s][-1]) for s in (0, 1, 2)]
+    tie = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*interval([100 * (a - b) for a, b in pairs]))
+    tie = tie.replace("-", "−")
+    assert "+0.00 [" in tie
+    said = re.search(
+        r"no difference shown between (\w+) and (\w+) \(paired difference (.*?)\)", first
+    )
+    assert {said[1], said[2]} == {"fedavg", "fedlada"}
+    assert said[3] == tie
+    assert re.search(r"is above localadam \(paired difference \+\d", first)
+    assert "One seed cannot tell who is ahead: fedcm." in text
+    assert "Highest" not in text
+    # The same number of rounds with every seed: no interval, no rank.
+    assert second.startswith("Rounds to 50 %: no difference shown between fedavg and fedlada")
+    assert "×1.00" in second
+
+
+def test_few_seeds_that_agree_exactly_show_nothing(tmp_path):
+    for seed in (0, 1):
+        write(tmp_path / f"a{seed}", "fedavg", seed, [0.1, 0.2, 0.6])
+        write(tmp_path / f"b{seed}", "fedlada", seed, [0.1, 0.6, 0.6])
+    text = (report([tmp_path], targets=[0.5]) / MARKDOWN).read_text()
+    assert "no difference shown between fedlada and fedavg (paired ratio ×0.67)" in text
+
+
+def test_the_summary_tells_of_one_target_that_most_reached(tmp_path):
+    for algorithm, best in (("fedavg", 0.6), ("fedlada", 0.9)):
+        for seed in (0, 1):
+            write(tmp_path / f"{algorithm}{seed}", algorithm, seed, [0.1, 0.3, best + 0.01 * seed])
+    text = (report([tmp_path], targets=[0.2, 0.5, 0.8, 0.95]) / MARKDOWN).read_text()
+    points = re.findall(r"^- (.*)$", text, re.MULTILINE)
+    assert [p.partition(":")[0] for p in points[1:4]] == [
+        "Rounds to 50 %",
+        "MB to 50 %",
+        "Seconds to 50 %",
+    ]
+    assert points[4] == "No algorithm reached 95 % in all its runs."
+
+
+def test_a_run_of_which_no_round_was_applied_is_no_normal_run(tmp_path, capsys):
+    idle = {"applied": False, "rejected": {"delta not finite": 4}}
+    write(tmp_path / "a", "fedavg", 0, [0.2, 0.5, 0.7])
+    write(tmp_path / "b", "fedlada", 0, [0.1, 0.1, 0.1], always=idle)
+    warning = "No round was applied in 1 of 2 runs, whose scores are those of the first model: b."
+    where = report([tmp_path])
+    for name in (HTML, MARKDOWN):
+        assert warning in (where / name).read_text()
+    row = rows(Page((where / HTML).read_text()), "Accuracy on the test split, %")["fedlada"]
+    assert row["rounds"] == "3 (0 applied)"
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert warning in printed
+    assert "algorithm rounds applied no reply rejected" in printed
+    assert re.search(r"fedavg 3 3 0 0 +fedlada 3 0 0 12 ", printed)
 
 
 def test_what_the_guard_did_is_counted_by_reason(page):
@@ -232,11 +245,14 @@ def test_the_page_asks_for_nothing_from_elsewhere(made, page):
 
 def test_every_figure_has_a_text_and_every_header_a_scope(page):
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
-    assert len(labels) == page.tags.count("figure") == page.tags.count("figcaption")
+    samples = page.attributes.count(("svg", "class", "sample"))
+    assert len(labels) == page.tags.count("svg") - samples
+    assert len(labels) == 2 * page.tags.count("figure")  # for wide and for narrow screens
     assert all(len(label) > 20 for label in labels)
     scopes = [value for tag, name, value in page.attributes if (tag, name) == ("th", "scope")]
     assert len(scopes) == page.tags.count("th")
     ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))  # what a hidden figure defines is missing in the others
     anchors = [v[1:] for t, name, v in page.attributes if (t, name) == ("a", "href")]
     assert set(anchors) <= set(ids)
 
@@ -269,15 +285,6 @@ def test_no_two_lines_of_a_panel_differ_in_colour_alone():
     assert len({(colour(k), dashes(k)) for k in range(2 * CROWD)}) == 2 * CROWD
 
 
-def test_labels_at_the_ends_of_lines_lie_apart():
-    together = [(100.0, 50.0, 40.0), (100.0, 50.1, 30.0), (95.0, 52.0, 40.0), (300.0, 50.0, 40.0)]
-    *near, far = apart(together, low=0, high=200)
-    assert far == 50.0
-    gaps = [b - a for a, b in zip(sorted(near), sorted(near)[1:], strict=False)]
-    assert all(gap > LINE - 0.01 for gap in gaps)
-    assert sorted(near) == near
-
-
 def test_the_same_runs_give_the_same_report(swept, made, tmp_path):
     report([swept], out=tmp_path)
     for path in tmp_path.rglob("*.*"):
@@ -299,7 +306,7 @@ def test_many_variants_are_drawn_by_algorithm(tmp_path):
         for k in range(1, 7):
             write(tmp_path / f"{algorithm}{k}", algorithm, 0, [0.1, 0.2], **{"settings.lr": k / 10})
     text = (report([tmp_path], targets=[0.15], reference="fedcm lr=0.1") / HTML).read_text()
-    assert text.count(">lr=0.3</text>") == 2 * 3  # in both panels of three figures
+    assert text.count(">lr=0.3</text>") == 2 * 3 * 2  # panels, figures, wide and narrow
     assert "2 algorithms in 12 variants" in text
 
 

@@ -15,6 +15,7 @@ from ..config.experiment import Experiment
 from ..results.damage import Damage, rows_of, shares_of
 from ..run.attack import BASELINES
 from .blocks import Block, Code, Figure, Points, Section, Table, Text
+from .figures import NARROW, WIDTH
 from .heat_map import heat_map, lost
 from .html import html
 from .markdown import FIGURES, markdown
@@ -44,7 +45,7 @@ def attack_report(
     written = [out / "report.html", out / "attacks.md"]
     written[0].write_text(html(title, lead, sections, positions={}, end=end))
     written[1].write_text(markdown(title, lead, sections, end=end))
-    figures = [b for section in sections for b in section.blocks if isinstance(b, Figure)]
+    figures = [figure for section in sections for figure in section.figures()]
     if figures:
         (out / FIGURES).mkdir(exist_ok=True)
     for figure in figures:
@@ -79,7 +80,7 @@ def _sections(found: Sequence[Damage], skipped: Mapping[str, str]) -> list[Secti
 
 
 def _worst(found: Sequence[Damage]) -> list[Block]:
-    """Return a sentence per share and defence about the attack that costs most."""
+    """Return a sentence per share and defence about what was lost at most."""
     points = []
     for share in shares_of(found):
         for defence in dict.fromkeys(one.defence for one in found):
@@ -90,11 +91,20 @@ def _worst(found: Sequence[Damage]) -> list[Block]:
             ]
             if own:
                 one = max(own, key=lambda d: inf if d.damage is None else d.damage.mean)
+                same = [other.attack for other in own if other is one or _level(other, one)]
+                seeds = ", one seed" if len(one.lines) == 1 else ""
                 points.append(
-                    f"{100 * share:g} % colluding against {defence}: {one.attack} costs most,"
-                    f" {lost(one)} points."
+                    f"{100 * share:g} % colluding against {defence}: at most {lost(one)} points"
+                    f" lost ({', '.join(same)}{seeds})."
                 )
     return [Points(tuple(points))] if points else []
+
+
+def _level(one: Damage, worst: Damage) -> bool:
+    """Tell whether an attack cannot be told from the worst: it costs as much in some seeds."""
+    if one.damage is None or worst.damage is None:
+        return one.damage is worst.damage
+    return round(one.damage.high, 1) >= round(worst.damage.low, 1)
 
 
 def _damage(found: Sequence[Damage], share: float) -> Table:
@@ -148,14 +158,18 @@ def _figure(found: Sequence[Damage], share: float) -> list[Figure]:
     if not any(one.damage for one in attacked):
         return []
     title = f"Points lost with {100 * share:g} % colluding"
+    names = {one.attack for one in attacked}, {one.defence for one in attacked}
+    empty = " Empty: not run." if len(attacked) < len(names[0]) * len(names[1]) else ""
     alt = f"{title}: " + ", ".join(f"{d.attack} under {d.defence} {lost(d)}" for d in attacked)
     return [
         Figure(
             name=f"attacks-{100 * share:g}",
-            svg=heat_map(attacked, title, alt),
+            svg=heat_map(attacked, title, alt, WIDTH),
+            narrow=heat_map(attacked, title, alt, NARROW),
             alt=alt,
             caption=f"{title}: the stronger the colour, the more an attack (row) costs under a"
-            " defence (column), beyond leaving the colluders out. Blue: the score was higher.",
+            " defence (column), beyond leaving the colluders out. Blue: the score was higher."
+            f"{empty}",
         )
     ]
 
@@ -181,4 +195,6 @@ def _lead(found: Sequence[Damage], config: Experiment, last: int) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Block", "Code", "Figure", "Points", "Section", "Table", "Text"]
+__all__ = ["Block", "Code", "Figure", "Points", "Section", "Table", "Text", "Views"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Figure:
     svg: str
     alt: str
     caption: str
+    narrow: str = ""
+    """The same, drawn for a narrow screen; empty if there is no need."""
+    legend: tuple[str, ...] = ()
+    """The names of the lines, if the narrow drawing does not have them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Figures of the same things, of which one is seen at a time, by a word for each."""
+
+    name: str
+    figures: Mapping[str, Figure]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +69,7 @@ class Code:
     folded: bool = False
 
 
-Block = Text | Points | Table | Figure | Code
+Block = Text | Points | Table | Figure | Views | Code
 
 
 @dataclass(frozen=True)
@@ -65,3 +78,11 @@ class Section:
 
     title: str
     blocks: list[Block] = field(default_factory=list)
+
+    def figures(self) -> Iterator[Figure]:
+        """Yield all figures, those of views too."""
+        for block in self.blocks:
+            if isinstance(block, Views):
+                yield from block.figures.values()
+            elif isinstance(block, Figure):
+                yield block

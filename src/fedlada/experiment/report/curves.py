@@ -7,82 +7,108 @@ from dataclasses import replace
 
 from ..results.comparison import capital
 from ..run.directory import CLIENTS
-from .blocks import Figure, Text
-from .figures import Panel, curves
-from .runs import Runs, Unit, percent
+from .blocks import Block, Figure, Text, Views
+from .figures import NARROW, Panel, curves
+from .runs import Runs, percent
 from .series import Series, recorded, series, thinned
+from .window import Window, window
 
 __all__ = ["measures", "scores"]
 
-CLOSE = 0.4  # lines within this share of the height are hard to tell apart
+COARSE = 60  # maximum points of a line on a narrow screen
+SAME = 1e-3  # drift and consistency are drawn once if they differ by less than this share
 DRIFT = {
     "drift": ("Drift: mean ‖Δᵢ − mean Δ‖²", 1.0),
     "consistency": ("Consistency: mean ‖yᵢ − x‖²", 1.0),
 }
+MEANING = (
+    "Drift is how far the clients of a round moved apart: Δᵢ is the way of client i. Consistency is"
+    " how far their models yᵢ ended from the server's new model x. Where the server moves by the"
+    " mean of the ways, as FedAvg does, the two are the same number; they differ only where it"
+    " moves otherwise, such as with Adam on the server or another server_lr."
+)
 
 Titles = dict[str, tuple[str, float]]  # title and scale by column
 
 
-def scores(runs: Runs) -> list[Figure]:
-    """Return the score against rounds, bytes and time, and the late rounds if lines are close."""
+def scores(runs: Runs) -> list[Block]:
+    """Return the score against rounds, bytes and time: one figure, of which to choose the axis."""
     if not recorded(runs, "score"):
         return []
     sent, took = runs.bytes_unit, runs.time_unit
-    wire, clock = f"{sent.name} sent, both ways, all clients", f"{took.name} of training"
-    rounds = series(runs, "score", scale=100)
-    late = [] if runs.crowded or len(rounds) == 1 else _late(rounds)
-    return [
-        _score(runs, "rounds", rounds, "rounds"),
-        *([_score(runs, "late-rounds", late, "rounds, the second half")] if late else []),
-        _score(runs, "bytes", _score_lines(runs, "total_bytes", sent), wire),
-        _score(runs, "time", _score_lines(runs, "total_seconds", took), clock),
-    ]
+    against = {
+        "rounds": ("rounds", series(runs, "score", scale=100)),
+        "bytes": (
+            f"{sent.name} sent, both ways, all clients",
+            series(runs, "score", against="total_bytes", x=sent, scale=100),
+        ),
+        "time": (
+            f"{took.name} of training",
+            series(runs, "score", against="total_seconds", x=took, scale=100),
+        ),
+    }
+    drawn = window(against["rounds"][1])
+    words = {"rounds": "rounds", "bytes": sent.name, "time": took.name}
+    views = {
+        words[name]: _score(runs, name, lines, across, drawn)
+        for name, (across, lines) in against.items()
+    }
+    return [Text(_bands(runs, "score")), Views(name=runs.objective.score, figures=views)]
 
 
-def _score_lines(runs: Runs, against: str, unit: Unit) -> list[Series]:
-    return series(runs, "score", against=against, x=unit, scale=100)
-
-
-def _score(runs: Runs, name: str, lines: Sequence[Series], across: str) -> Figure:
-    levels = [(100 * target, percent(target)) for target in runs.targets]
+def _score(runs: Runs, name: str, lines: Sequence[Series], across: str, drawn: Window) -> Figure:
     title = f"{capital(runs.measure)} on the {runs.split} split, %"
     alt = f"{title}, against {across}. At the end: {_ends(lines)}."
-    if not runs.crowded:
-        panels = [
-            Panel(title=title, across=across, series=lines, levels=levels, whole="rounds" in across)
-        ]
-        svg = curves(panels, columns=1, height=3.0 if name == "late-rounds" else 3.8, alt=alt)
-    else:
-        svg = curves(_split(runs, lines, across, levels), columns=2, height=2.9, alt=alt)
+    axis = f"{across}, logarithmic" if drawn.ratios else across
+    whole = Panel(
+        title=title + drawn.title,
+        across=axis,
+        series=lines,
+        levels=[(100 * target, percent(target)) for target in runs.targets],
+        whole=name == "rounds",
+        errors=drawn.errors,
+        ratios=drawn.ratios,
+        between=(drawn.low, drawn.high),
+    )
     extra = {
-        "bytes": " Bytes are those of the messages, at the mean over runs of the same round.",
-        "time": " Time is that of the rounds as they were run, clients one after the other where"
+        "bytes": "Bytes are those of the messages, at the mean over runs of the same round.",
+        "time": "Time is that of the rounds as they were run, clients one after the other where"
         " they are simulated, at the mean over runs of the same round; evaluation is not included.",
-    }.get(name, "")
-    caption = f"Against {across}. {_bands(runs, 'score')}{extra}"
-    return Figure(name=f"{runs.objective.score}-{name}", svg=svg, alt=alt, caption=caption)
+    }
+    caption = " ".join(filter(None, (drawn.caption(runs.measure), extra.get(name))))
+    said = f"{runs.measure}, %{drawn.title}"
+    panels, height = (_split(runs, whole, said), 2.7) if runs.crowded else ([whole], 3.8)
+    return _figure(f"{runs.objective.score}-{name}", panels, alt, caption, runs, height=height)
 
 
-def _late(lines: Sequence[Series]) -> list[Series]:
-    """Return the second half of the lines if they are too close there, otherwise nothing."""
-    half = max(line.x[-1] for line in lines) / 2
-    ends = [line.since(half) for line in lines if line.x[-1] > half]
-    (low, high), (bottom, top) = _range(ends), _range(lines)
-    close = high - low < CLOSE * (top - bottom)
-    return ends if close and min(len(line.x) for line in ends) > 1 else []
+def _figure(
+    name: str, panels: Sequence[Panel], alt: str, caption: str, runs: Runs, *, height: float
+) -> Figure:
+    """Draw panels for a wide and for a narrow screen."""
+    long = max(len(line.name) for panel in panels for line in panel.series) > 20
+    columns = 1 if len(panels) == 1 or long else 2
+    few = [replace(p, series=[s.coarse(COARSE) for s in p.series]) for p in panels]
+    # In crowded figures a line is named by its settings alone, which only its panel explains.
+    legend = () if runs.crowded else tuple(dict.fromkeys(s.name for p in panels for s in p.series))
+    return Figure(
+        name=name,
+        svg=curves(panels, columns=columns, height=height, alt=alt),
+        narrow=curves(few, columns=1, height=2.7, alt=alt, width=NARROW, labels=not legend),
+        legend=legend,
+        alt=alt,
+        caption=caption,
+    )
 
 
-def _range(lines: Sequence[Series]) -> tuple[float, float]:
-    return min(min(s.low) for s in lines), max(max(s.high) for s in lines)
-
-
-def measures(runs: Runs) -> list[Figure | Text]:
+def measures(runs: Runs) -> list[Block]:
     """Return figures of the other metrics, drift and consistency, as far as recorded."""
     if runs.crowded:
         return [Text(f"Not drawn for {len(runs.variants)} lines: give fewer runs to see them.")]
-    figures: list[Figure | Text] = []
+    blocks: list[Block] = []
     for name, columns in {"losses": _losses(runs), "drift": DRIFT}.items():
         known = [column for column in columns if recorded(runs, column)]
+        if name == "drift" and _same(runs, known):
+            columns, known = {"drift": ("Drift, and consistency: the same here", 1.0)}, known[:1]
         panels = []
         for column in known:
             title, scale = columns[column]
@@ -93,12 +119,21 @@ def measures(runs: Runs) -> list[Figure | Text]:
             )
         if panels:
             told = ", ".join(panel.title for panel in panels)
-            alt = f"Against rounds: {told}."
-            wide = max(len(line.name) for panel in panels for line in panel.series) > 24
-            svg = curves(panels, columns=1 if wide else 2, height=2.9, alt=alt)
-            caption = f"{_bands(runs, known[0], len(known))}{_meaning(known)}"
-            figures.append(Figure(name=name, svg=svg, alt=alt, caption=caption))
-    return figures
+            caption = MEANING if name == "drift" else ""
+            step = thinned(runs, known[0], len(known))
+            caption += f" One in {step} points is drawn." if step > 1 else ""
+            blocks.append(
+                _figure(name, panels, f"Against rounds: {told}.", caption.strip(), runs, height=2.7)
+            )
+    return blocks
+
+
+def _same(runs: Runs, columns: Sequence[str]) -> bool:
+    """Tell whether all these columns have about the same numbers in every record."""
+    if len(columns) < 2:
+        return False
+    rows = runs.rounds.select(columns).drop_nulls().rows()
+    return all(max(row) - min(row) <= SAME * max(row) for row in rows)
 
 
 def _losses(runs: Runs) -> Titles:
@@ -117,54 +152,36 @@ def _losses(runs: Runs) -> Titles:
     return titles | {f"{CLIENTS}loss": ("Clients' loss while training", 1.0)}
 
 
-def _split(
-    runs: Runs, lines: Sequence[Series], across: str, levels: Sequence[tuple[float, str]]
-) -> list[Panel]:
+def _split(runs: Runs, whole: Panel, said: str) -> list[Panel]:
     """Return one panel per algorithm, with lines named only by their settings."""
     panels = []
-    low, high = _range(lines)
     for title in dict.fromkeys(runs.titles.values()):
         own = [
             replace(line, name=line.name.removeprefix(title).strip() or title)
-            for line in lines
+            for line in whole.series
             if runs.titles[line.name] == title
         ]
         if own:
-            between = (low - 0.03 * (high - low), high + 0.03 * (high - low))
-            panels.append(
-                Panel(
-                    title=title,
-                    across=across,
-                    series=own,
-                    levels=levels,
-                    whole="rounds" in across,
-                    between=between,
-                )
-            )
+            panels.append(replace(whole, title=f"{title}: {said}", series=own))
     return panels
 
 
 def _far_apart(lines: Sequence[Series]) -> bool:
     """Tell whether the values span a range that needs a logarithmic axis."""
-    low, high = _range(lines)
+    low, high = min(min(s.low) for s in lines), max(max(s.high) for s in lines)
     return low > 0 and high / low > 30
 
 
-def _bands(runs: Runs, column: str, panels: int = 1) -> str:
-    step = thinned(runs, column, panels)
+def _bands(runs: Runs, column: str) -> str:
+    """Say how the lines and bands of all figures are made."""
+    step = thinned(runs, column)
     drawn = "every evaluation" if step == 1 else f"one in {step} evaluations"
     if max(len(runs.of(variant)) for variant in runs.variants) == 1:
-        return f"One run each, so no bands; {drawn}, not smoothed."
+        return f"In all curves of this report: one run each, so no bands; {drawn}, not smoothed."
     part = ", of those that have the round," if runs.unfinished else ""
-    return f"Lines: mean over seeds{part} at {drawn}, not smoothed; bands: smallest to largest."
-
-
-def _meaning(columns: Sequence[str]) -> str:
     return (
-        " Δᵢ: how far client i moved in the round; yᵢ: its model at the end; x: the server's new"
-        " model."
-        if "drift" in columns or "consistency" in columns
-        else ""
+        f"In all curves of this report: lines are means over seeds{part} at {drawn}, not smoothed;"
+        " bands reach from the smallest to the largest."
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .blocks import Figure
-from .figures import WIDTH, new_figure, plain_axes, styled, svg_of
+from .figures import NARROW, WIDTH, new_figure, plain_axes, styled, svg_of
+from .labels import width_of
 from .pairs import CONFIDENCE, Interval, Measure, interval, measures_of
 from .runs import Runs, percent
 from .style import GRID, INK, colour, marker
@@ -17,7 +18,7 @@ __all__ = ["forest"]
 
 SHOWN = 3  # maximum number of panels: the final score, and the last targets that were reached
 ROWS = 15  # maximum number of variants; with more there is only the table
-ROW = 0.3  # height of a row in inches
+ROW, GAP = 0.3, 0.2  # in inches: the height of a row, the space between panels
 
 
 def forest(runs: Runs, reference: str) -> Figure | None:
@@ -33,27 +34,51 @@ def forest(runs: Runs, reference: str) -> Figure | None:
         f"{m.name}: " + ", ".join(f"{v} {m.text(i)}" for v, i in zip(others, found[m], strict=True))
         for m in measures
     )
-    height = 0.85 + ROW * len(others)
-    left = 0.2 + 0.075 * max(map(len, others))
-    width = (WIDTH - left) / len(measures)
-    places = [runs.positions[variant] for variant in others]
-    with styled():
-        figure = new_figure(height)
-        for place, measure in enumerate(measures):
-            box = (left + place * width) / WIDTH, 0.48 / height, (width - 0.3) / WIDTH
-            axes = figure.add_axes((*box, ROW * len(others) / height))
-            _draw(axes, measure, found[measure], places, reference, f"Final {runs.measure}")
-            axes.set_yticks(range(len(others)), others if place == 0 else [""] * len(others))
-            for text, position in zip(axes.get_yticklabels(), places, strict=True):
-                text.set_color(colour(position))
-        svg = svg_of(figure, alt)
+    drawings = {
+        width: _drawing(runs, reference, {m: found[m] for m in measures}, others, width, alt)
+        for width in (WIDTH, NARROW)
+    }
     return Figure(
         name="pairs",
-        svg=svg,
+        svg=drawings[WIDTH],
+        narrow=drawings[NARROW],
         alt=alt,
         caption=f"Against {reference} (the line): the means and {percent(CONFIDENCE)} intervals of"
         " the tables below. An interval that crosses the line leaves open who is better.",
     )
+
+
+def _drawing(
+    runs: Runs,
+    reference: str,
+    found: dict[Measure, list[Interval | None]],
+    others: list[str],
+    width: float,
+    alt: str,
+) -> str:
+    """Draw one panel per measure, side by side or, if the drawing is narrow, one below another."""
+    columns = len(found) if width == WIDTH else 1
+    down = len(found) // columns
+    row = 0.85 + ROW * len(others)
+    left = 0.15 + max(map(width_of, others)) / 72
+    each = (width - left) / columns
+    places = [runs.positions[variant] for variant in others]
+    with styled():
+        figure = new_figure(down * row, width=width)
+        for place, (measure, intervals) in enumerate(found.items()):
+            line, column = divmod(place, columns)
+            x, y = left + column * each, (down - 1 - line) * row + 0.48
+            high = down * row
+            box = (x / width, y / high, (each - GAP) / width, ROW * len(others) / high)
+            axes = figure.add_axes(box)
+            first = left if column == 0 else 0.0
+            _draw(axes, measure, intervals, places, reference, f"Final {runs.measure}", first)
+            names = others if column == 0 else [""] * len(others)
+            axes.set_yticks(range(len(others)), names, ha="left")
+            axes.tick_params(axis="y", pad=72 * left)
+            for text, position in zip(axes.get_yticklabels(), places, strict=True):
+                text.set_color(colour(position))
+        return svg_of(figure, alt)
 
 
 def _known(found: Interval | None) -> bool:
@@ -67,13 +92,14 @@ def _draw(
     positions: list[int],
     reference: str,
     difference: str,
+    left: float,
 ) -> None:
     if measure.ratio:
         title, across = f"Rounds {measure.name}", f"times those of {reference}"
         axes.set_xscale("log")
     else:
         title, across = difference, f"points more than {reference}"
-    plain_axes(axes, title, across)
+    plain_axes(axes, title, across, left=left)
     axes.spines["bottom"].set_visible(False)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -6,29 +6,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..results.damage import Damage
-from .figures import WIDTH, new_figure, styled, svg_of
-from .labels import SIZE
+from .figures import new_figure, styled, svg_of
+from .labels import SIZE, width_of
 from .style import GRID, HALO, INK, MUTED, colour
 
 __all__ = ["heat_map", "lost"]
 
-ROW, TOP, LETTER = 0.27, 0.75, 0.075  # inches: of a row, above the rows, of a letter
+ROW, TOP, WIDEST = 0.27, 0.65, 1.5  # inches: of a row, above the rows, of the widest field
+SLANT = 0.72  # of the length of a name, for its height and width when it is slanted
 FULL = 30.0  # points lost that have the full colour
 STRONGEST = 0.8  # the opacity of the full colour, through which numbers can be read
 BETTER, WORSE = colour(0), colour(1)
 
 
-def heat_map(found: Sequence[Damage], title: str, alt: str) -> str:
+def heat_map(found: Sequence[Damage], title: str, alt: str, width: float) -> str:
     """Draw the damage of each attack under each defence and return the figure as SVG."""
     from matplotlib.patches import Rectangle
 
     attacks = list(dict.fromkeys(one.attack for one in found))
     defences = list(dict.fromkeys(one.defence for one in found))
-    height = TOP + ROW * len(attacks) + 0.1
-    left = 0.3 + LETTER * max(map(len, attacks))
+    left, named = (0.1 + max(map(width_of, names)) / 72 for names in (attacks, defences))
+    field_width = min((width - left) / len(defences), WIDEST)
+    slanted = named > field_width
+    if slanted:  # the last name needs room beside the fields
+        field_width = min((width - left - SLANT * named) / len(defences), WIDEST)
+    top = TOP + (SLANT * named if slanted else 0)
+    height = top + ROW * len(attacks) + 0.1
     with styled():
-        figure = new_figure(height)
-        box = (left / WIDTH, 0.1 / height, (WIDTH - left - 0.1) / WIDTH)
+        figure = new_figure(height, width=width)
+        box = (left / width, 0.1 / height, field_width * len(defences) / width)
         axes = figure.add_axes((*box, ROW * len(attacks) / height))
         axes.set_xlim(-0.5, len(defences) - 0.5)
         axes.set_ylim(len(attacks) - 0.5, -0.5)
@@ -40,16 +46,22 @@ def heat_map(found: Sequence[Damage], title: str, alt: str) -> str:
             field = Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, linewidth=0)
             field.set(facecolor=ink, alpha=STRONGEST * share)
             axes.add_patch(field)
-            number = axes.text(across, down, lost(one), ha="center", va="center", color=INK)
+            text = lost(one) if width_of(lost(one)) < 72 * field_width else f"{lost(one)[:3]}."
+            number = axes.text(across, down, text, ha="center", va="center_baseline", color=INK)
             number.set_gid(f"{HALO}{place}")
-        axes.set_xticks(range(len(defences)), defences)
-        axes.set_yticks(range(len(attacks)), attacks)
         axes.tick_params(length=0, pad=5, top=False, labeltop=True, labelbottom=False)
+        axes.set_xticks(range(len(defences)), defences)
+        if slanted:
+            for tick in axes.get_xticklabels():
+                tick.set(rotation=45, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(attacks)), attacks, ha="left")
+        axes.tick_params(axis="y", pad=72 * left)
         for tick in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             tick.set_color(MUTED)
         for spine in axes.spines.values():
             spine.set(visible=True, color=GRID, linewidth=0.7)
-        axes.set_title(title, loc="left", pad=24, fontsize=SIZE + 0.5, fontweight="bold", x=0)
+        top_left = 0, 1 - 0.1 / height
+        figure.text(*top_left, title, va="top", fontsize=SIZE + 0.5, fontweight="bold")
         return svg_of(figure, alt)
 
 

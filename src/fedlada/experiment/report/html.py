@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from .blocks import Block, Code, Figure, Points, Section, Table, Text
+from .blocks import Block, Code, Figure, Points, Section, Table, Text, Views
 from .style import DARK_RULES, sample
 
 __all__ = ["html"]
+
+FITTING = 4  # columns that a narrow screen has room for
+BLANK = "\u00a0"  # at which no line ends
 
 
 def html(
@@ -60,8 +63,9 @@ def _block(block: Block, positions: Mapping[str, int]) -> str:
         case Points(items):
             return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
         case Figure():
-            caption = f"<figcaption>{_inline(block.caption)}</figcaption>"
-            return f"<figure><div>{block.svg}</div>{caption}</figure>"
+            return _figure(block, positions)
+        case Views():
+            return _views(block, positions)
         case Code():
             caption = _inline(block.caption)
             pre = f"<pre><code>{escape(block.text, quote=False)}</code></pre>"
@@ -70,6 +74,35 @@ def _block(block: Block, positions: Mapping[str, int]) -> str:
             return f"<p>{caption}</p>{pre}"
         case Table():
             return _table(block, positions)
+
+
+def _figure(figure: Figure, positions: Mapping[str, int]) -> str:
+    """Return both drawings; the style sheet shows the one that fits the screen."""
+    drawn = f"<div>{figure.svg}</div>"
+    if figure.narrow:
+        names = "".join(f"<li>{sample(positions[n])}{escape(n)}</li>" for n in figure.legend)
+        legend = f'<ul class="legend" aria-label="Lines">{names}</ul>' if names else ""
+        drawn = (
+            f'<div class="wide">{figure.svg}</div><div class="narrow">{legend}{figure.narrow}</div>'
+        )
+    caption = f"<figcaption>{_inline(figure.caption)}</figcaption>" if figure.caption else ""
+    return f"<figure>{drawn}{caption}</figure>"
+
+
+def _views(views: Views, positions: Mapping[str, int]) -> str:
+    """Return the figures behind radio buttons, which work without a script."""
+    buttons = "".join(
+        f'<input type="radio" name="{views.name}" id="{figure.name}"{" checked" * (place == 0)}>'
+        f'<label for="{figure.name}">{escape(word)}</label>'
+        for place, (word, figure) in enumerate(views.figures.items())
+    )
+    figures = "".join(_figure(figure, positions) for figure in views.figures.values())
+    words = ", ".join(escape(word) for word in views.figures)
+    return (
+        '<div class="views" role="group" aria-label="Figure"><span>Against</span>'
+        f"{buttons}{figures}"
+        f'<p class="printed">On the page to choose: against {words}.</p></div>'
+    )
 
 
 def _table(table: Table, positions: Mapping[str, int]) -> str:
@@ -82,19 +115,23 @@ def _table(table: Table, positions: Mapping[str, int]) -> str:
     for first, *cells in table.rows:
         line = sample(positions[first]) if first in positions else ""
         rest = "".join(
-            f"<td{kind}>{_inline(cell)}</td>" for cell, kind in zip(cells, kinds[1:], strict=True)
+            f'<td{kind} data-column="{escape(name)}">{_inline(cell)}</td>'
+            for cell, kind, name in zip(cells, kinds[1:], table.columns[1:], strict=True)
         )
         rows.append(f'<tr><th scope="row">{line}{_inline(first)}</th>{rest}</tr>')
     note = f'<p class="note">{_inline(table.note)}</p>' if table.note else ""
     body = "\n".join(rows)
+    many = " many" * (len(table.columns) > FITTING)
     return (
-        f'<div class="table"><div class="scroll" tabindex="0" role="group"'
+        f'<div class="table{many}"><div class="scroll" tabindex="0" role="group"'
         f' aria-label="{escape(table.caption)}"><table><caption>{_inline(table.caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{note}</div>"
     )
 
 
 def _inline(text: str) -> str:
+    """Return the text with code, and without line breaks inside numbers and intervals."""
+    text = re.sub(r"\[[−+\d.]+, [−+\d.]+\]|± [\d.]|\d %", lambda m: m[0].replace(" ", BLANK), text)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .blocks import Block, Code, Figure, Points, Section, Table, Text
+from .blocks import Block, Code, Figure, Points, Section, Table, Text, Views
 
 __all__ = ["FIGURES", "markdown"]
 
@@ -26,8 +26,11 @@ def _block(block: Block) -> str:
         case Points(items):
             return "\n".join(f"- {_plain(item)}" for item in items)
         case Figure():
-            alt = block.alt.replace("[", "(").replace("]", ")")
-            return f"![{alt}]({FIGURES}/{block.name}.svg)\n\n*{_plain(block.caption)}*"
+            return _figure(block)
+        case Views():
+            (_, first), *others = block.figures.items()
+            links = [f"[{_plain(word)}]({FIGURES}/{f.name}.svg)" for word, f in others]
+            return f"{_figure(first)}\n\nThe same against {' and '.join(links)}."
         case Code():
             fenced = f"```{block.language}\n{block.text.rstrip()}\n```"
             caption = _plain(block.caption)
@@ -36,6 +39,12 @@ def _block(block: Block) -> str:
             return f"{caption}\n\n{fenced}"
         case Table():
             return _table(block)
+
+
+def _figure(figure: Figure) -> str:
+    alt = figure.alt.replace("[", "(").replace("]", ")")
+    caption = f"\n\n*{_plain(figure.caption)}*" if figure.caption else ""
+    return f"![{alt}]({FIGURES}/{figure.name}.svg){caption}"
 
 
 def _table(table: Table) -> str:

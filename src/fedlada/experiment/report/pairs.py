@@ -5,7 +5,8 @@ either of them.  The interval is Student's over the n differences d of the seeds
 
     mean(d) ± t(n - 1) sd(d) / sqrt(n).
 
-For rounds to a target, d = log(rounds / rounds of the reference), and the result is exponentiated.
+For rounds, bytes or seconds to a target, d is the logarithm of their ratio, and the result is
+exponentiated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from ..results.comparison import capital
 from .blocks import Table, Text
 from .runs import Runs, percent
 
-__all__ = ["CONFIDENCE", "Interval", "Measure", "interval", "measures_of", "pairs", "reference_of"]
+__all__ = [
+    *("CONFIDENCE", "FINAL", "Interval", "Measure", "interval", "measures_of", "pairs"),
+    "reference_of",
+]
 
 CONFIDENCE = 0.95
 PREFERRED = "fedavg"
@@ -29,7 +33,11 @@ Known = tuple[float | None, int]  # a number, and the rounds after which it was 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``count`` of ``seeds`` pairs, and its interval if there are two or more."""
+    """A mean over ``count`` of ``seeds`` pairs, and its interval if there are two or more.
+
+    Pairs that all have the same difference have no interval either: rounds are whole numbers, so
+    a few seeds often agree, and an interval without width would show what is not known.
+    """
 
     mean: float
     low: float | None
@@ -40,7 +48,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Measure:
-    """A compared quantity: a score, by difference, or a number of rounds, by ratio."""
+    """A compared quantity: a score, by difference, or rounds, bytes or seconds, by ratio."""
 
     name: str
     column: str
@@ -51,17 +59,27 @@ class Measure:
         if found is None:
             return "–"
         form, sign = ("{:.2f}", "×") if self.ratio else ("{:+.2f}", "")
-        text = sign + form.format(found.mean)
-        if found.low is not None and found.high is not None:
-            text += f" [{form.format(found.low)}, {form.format(found.high)}]"
+        numbers = [n for n in (found.mean, found.low, found.high) if n is not None]
+        mean, *ends = (form.format(round(n, 2) + 0.0) for n in numbers)  # no −0.00
+        text = sign + mean + (f" [{', '.join(ends)}]" if ends else "")
         part = "" if found.count == found.seeds else f" ({found.count} of {found.seeds})"
         return (text + part).replace("-", "−")
+
+    def shown(self, found: Interval | None) -> int:
+        """Return 1 or -1 if the whole interval is above or below no difference, otherwise 0."""
+        if found is None or found.low is None or found.high is None:
+            return 0
+        none = 1.0 if self.ratio else 0.0
+        return (found.low > none) - (found.high < none)
+
+
+FINAL = Measure("final", "final", ratio=False)
 
 
 def measures_of(runs: Runs) -> list[Measure]:
     """Return the measures: final and best score, and rounds to each target."""
     return [
-        Measure("final", "final", ratio=False),
+        FINAL,
         Measure("best", "best", ratio=False),
         *(Measure(f"to {percent(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
     ]
@@ -96,10 +114,10 @@ def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Inte
 
 
 def _student(differences: Sequence[float]) -> tuple[float, ...]:
-    """Return the mean and, for two or more differences, the ends of the interval."""
+    """Return the mean and, if the differences differ, the ends of the interval."""
     count = len(differences)
     mean = math.fsum(differences) / count
-    if count == 1:
+    if len(set(differences)) == 1:
         return (mean,)
     from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
 
@@ -146,7 +164,8 @@ def _note(most: int) -> str:
         return f"{meaning}. One seed has no interval: these differences may be chance."
     few = f"With only {most} seeds nobody can check that" if most < 10 else "It assumes that"
     return (
-        f"{meaning}, and in brackets their {percent(CONFIDENCE)} interval by Student's paired t."
+        f"{meaning}, and in brackets their {percent(CONFIDENCE)} interval by Student's paired t"
+        " (none where all seeds differ by the same)."
         f" {few} differences are normal{', as it assumes' if most < 10 else ''}. It covers the"
         " first model, cohorts and batches, not other data, and is not widened for the number of"
         " comparisons. (k of n): only k of n seeds count, as in the others one of the two did not"

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from ...data import Images, Summary
 from ..config.experiment import Experiment
 from ..run.problem import holders, split
 from .blocks import Block, Figure, Text
-from .figures import new_figure, plain_axes, styled, svg_of
+from .figures import NARROW, WIDTH, new_figure, plain_axes, styled, svg_of
+from .labels import width_of
 from .style import MUTED, alone, colour
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 __all__ = ["drawn", "partitions"]
 
 SHOWN = 4  # maximum number of partitions
 BLUE = (0.13, 0.53, 0.80)  # more opaque where a client holds more; fits any background
+HEIGHT = 2.9  # inches
 NAMED = 20  # maximum number of classes whose names fit
 
 
@@ -55,11 +63,14 @@ def _figure(config: Experiment, name: str) -> Figure:
     first, *rest = str(found).splitlines()
     if found.histograms is None:
         alt = f"Bars of {things} per client: {kind}. {'; '.join(rest)}."
-        svg = _bars(found, things, alt)
+        svg, narrow = (_bars(found, things, alt, width) for width in (WIDTH, NARROW))
         how = f"One bar per client, the largest first; its height is the number of {things}."
     else:
         alt = f"Heat map of {things} per class and client: {kind}. {'; '.join(rest)}."
-        svg = _heat_map(found.histograms, train.classes, things, alt)
+        svg, narrow = (
+            _heat_map(found.histograms, train.classes, things, alt, width)
+            for width in (WIDTH, NARROW)
+        )
         how = (
             "One column per client, in the order of their largest class; the stronger the colour,"
             f" the more {things} of the class (row) it holds."
@@ -67,24 +78,33 @@ def _figure(config: Experiment, name: str) -> Figure:
     return Figure(
         name=name,
         svg=svg,
+        narrow=narrow,
         alt=alt,
         caption=f"Who holds what: {kind}, data.seed {data.seed}. {how}"
         f" {first.partition(': ')[2]}; {'; '.join(rest)}.",
     )
 
 
-def _bars(found: Summary, things: str, alt: str) -> str:
+def _axes(figure: Drawing, left: float, right: float) -> Axes:
+    """Return axes that leave so many inches free at the sides."""
+    wide = figure.get_figwidth()
+    return figure.add_axes((left / wide, 0.16, 1 - (left + right) / wide, 0.72))
+
+
+def _bars(found: Summary, things: str, alt: str, width: float) -> str:
     sizes = sorted((int(size) for size in found.sizes), reverse=True)
     with styled():
-        figure = new_figure(2.9)
-        axes = figure.add_axes((0.07, 0.16, 0.91, 0.72))
+        figure = new_figure(HEIGHT, width=width)
+        left = 0.1 + width_of(str(sizes[0])) / 72
+        axes = _axes(figure, left, 0.0)
         axes.bar(range(len(sizes)), sizes, color=colour(0), width=0.8)
-        plain_axes(axes, f"{things.capitalize()} per client", f"{len(sizes)} clients")
+        across = f"{len(sizes)} clients"
+        plain_axes(axes, f"{things.capitalize()} per client", across, left=left)
         axes.set_xticks([])
         return svg_of(figure, alt)
 
 
-def _heat_map(counts: Tensor, classes: tuple[str, ...], things: str, alt: str) -> str:
+def _heat_map(counts: Tensor, classes: tuple[str, ...], things: str, alt: str, width: float) -> str:
     from matplotlib.colors import LinearSegmentedColormap
 
     clients = sorted(
@@ -94,17 +114,20 @@ def _heat_map(counts: Tensor, classes: tuple[str, ...], things: str, alt: str) -
     image = counts[clients].T.numpy()
     most = int(image.max())
     with styled():
-        figure = new_figure(2.9)
+        figure = new_figure(HEIGHT, width=width)
         colours = LinearSegmentedColormap.from_list("held", [(*BLUE, 0.0), (*BLUE, 1.0)])
         named = len(classes) <= NAMED
-        left = 0.05 + (max(map(len, classes)) if named else 4) * 0.0066
-        axes = figure.add_axes((left, 0.16, 0.93 - left, 0.72))
+        names = classes if named else (str(len(classes)),)
+        left, right = 0.1 + max(map(width_of, names)) / 72, 0.3 + width_of(str(most)) / 72
+        axes = _axes(figure, left, right)
         axes.imshow(image, colours, vmin=0, vmax=most, aspect="auto", interpolation="none")
-        plain_axes(axes, f"{things.capitalize()} per class and client", f"{len(clients)} clients")
+        title = f"{things.capitalize()} per class and client"
+        plain_axes(axes, title, f"{len(clients)} clients", left=left)
         axes.set_xticks([])
         if named:
-            axes.set_yticks(range(len(classes)), classes)
-        scale = figure.add_axes((0.95, 0.16, 0.012, 0.72))
+            axes.set_yticks(range(len(classes)), classes, ha="left")
+            axes.tick_params(axis="y", pad=72 * left)
+        scale = _axes(figure, width - right + 0.12, right - 0.24)
         ramp = [[step] for step in range(64, -1, -1)]
         scale.imshow(ramp, colours, aspect="auto", interpolation="none")
         scale.set_xticks([])

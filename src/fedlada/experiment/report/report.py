@@ -10,19 +10,20 @@ from pathlib import Path
 import fedlada
 
 from ..config.sections import Data
-from ..results.comparison import capital
-from .blocks import Figure, Points, Section, Text
+from ..results.comparison import capital, unapplied
+from .blocks import Section, Text
 from .curves import measures, scores as score_curves
 from .figures import styled
 from .forest import forest
 from .html import html
+from .in_short import in_short
 from .markdown import FIGURES, markdown
 from .origin import origin, settings
 from .pairs import pairs, reference_of
 from .partition import partitions
 from .runs import Runs
 from .style import alone
-from .tables import costs, in_short, incidents, scores
+from .tables import costs, incidents, scores
 
 __all__ = ["HTML", "MARKDOWN", "report"]
 
@@ -54,17 +55,15 @@ def report(
     (where / FIGURES).mkdir(parents=True, exist_ok=True)
     (where / HTML).write_text(html(title, lead, sections, positions=runs.positions, end=end))
     (where / MARKDOWN).write_text(markdown(title, lead, sections, end=end))
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, Figure):
-                (where / FIGURES / f"{block.name}.svg").write_text(alone(block.svg))
+    for figure in (figure for section in sections for figure in section.figures()):
+        (where / FIGURES / f"{figure.name}.svg").write_text(alone(figure.svg))
     return where
 
 
 def _sections(runs: Runs, reference: str, command: str) -> list[Section]:
     picture, dropped = forest(runs, reference), incidents(runs)
     return [
-        Section("In short", [*_unfinished(runs), Points(in_short(runs)), scores(runs)]),
+        Section("In short", [*_warnings(runs), *in_short(runs), scores(runs)]),
         Section(capital(runs.measure), [*score_curves(runs)]),
         Section("What reaching a target takes", [*costs(runs)]),
         Section("How sure", [*([picture] if picture else []), *pairs(runs, reference)]),
@@ -74,6 +73,10 @@ def _sections(runs: Runs, reference: str, command: str) -> list[Section]:
         Section("Settings", settings(runs)),
         origin(runs, command),
     ]
+
+
+def _warnings(runs: Runs) -> list[Text]:
+    return [*_unfinished(runs), *(Text(text, warns=True) for text in unapplied(runs.ends))]
 
 
 def _unfinished(runs: Runs) -> list[Text]:

@@ -26,15 +26,16 @@ class Series:
     low: tuple[float, ...]
     high: tuple[float, ...]
 
-    def since(self, x: float) -> Series:
-        """Return the points from x on."""
-        first = sum(1 for own in self.x if own < x)
-        rest = (points[first:] for points in (self.x, self.mean, self.low, self.high))
-        return Series(self.name, self.position, *rest)
-
     def at(self, x: float) -> float:
         """Return the mean at the last point that is not beyond x."""
         return self.mean[max(sum(1 for own in self.x if own <= x) - 1, 0)]
+
+    def coarse(self, most: int) -> Series:
+        """Return the series with about ``most`` of its points, among them the last."""
+        step, last = math.ceil(len(self.x) / most), len(self.x) - 1
+        kept = [k for k in range(len(self.x)) if k % step == 0 or k == last]
+        every = (self.x, self.mean, self.low, self.high)
+        return Series(self.name, self.position, *(tuple(v[k] for k in kept) for v in every))
 
 
 def recorded(runs: Runs, column: str) -> bool:

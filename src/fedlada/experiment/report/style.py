@@ -61,18 +61,57 @@ def tidied(svg: str, alt: str) -> str:
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", svg)
     # An attribute may use either kind of quotes, and font names inside it use the other kind.
-    svg = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]+", rf"\1 {_FONT}", svg)
+    svg = re.sub(r"(font: (?:bold )?[\d.]+px)[^;\"]+", r"\1 inherit", svg)
+    svg = re.sub(r"font-family: [^;\"]+; ?", "", svg)
     svg = svg.replace("xlink:href", "href")
+    svg = _bare(svg)
     size = re.search(r'viewBox="[^"]+"', svg)
     assert size is not None
     label = escape(alt, quote=True)
-    opening = f'<svg role="img" aria-label="{label}" {size[0]}>'
+    opening = f'<svg role="img" aria-label="{label}" {size[0]} font-family="{_FONT}">'
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
 
 
+def _bare(svg: str) -> str:
+    """Return the SVG without what nobody sees: groups without attributes, blanks, empty shapes."""
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    svg = re.sub(r'<path [^>]*style="fill: none"/>', "", svg)
+    svg = re.sub(r">\s+<", "><", svg)
+    kept: list[bool] = []
+
+    def group(tag: re.Match[str]) -> str:
+        if tag[0] == "</g>":
+            return tag[0] if kept.pop() else ""
+        kept.append(tag[0] != "<g>")
+        return tag[0] if kept[-1] else ""
+
+    return re.sub(r"<g(?: [^>]*[^/])?>|</g>", group, svg.replace("<g/>", ""))
+
+
 def _dense(path: str) -> str:
-    """Return a path without the blanks around its letters."""
-    return ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", path[4:-1]).strip() + '"'
+    """Return a path in fewer characters: straight lines from point to point, in tenths."""
+    path = path[4:-1].strip()
+    if re.search("[^MLz]", re.sub(r"[-+.\de\s]", "", path)):  # it has curves
+        return ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", path) + '"'
+    text, x, y, after = "", 0, 0, ""
+    for letter, numbers in re.findall(r"([MLz])([^MLz]*)", path):
+        if letter == "z":
+            text += letter
+        else:
+            # Rounded places, not rounded steps: errors do not add up along the line.
+            to = [round(10 * float(number)) for number in numbers.split()]
+            step = to if letter == "M" else [to[0] - x, to[1] - y]
+            text += "" if letter == after == "L" else letter.replace("L", "l")
+            text += f"{_tenths(step[0])}{_tenths(step[1])}"
+            x, y = to
+        after = letter
+    return ' d="' + re.sub("([A-Za-z]) ", r"\1", text) + '"'
+
+
+def _tenths(number: int) -> str:
+    """Return so many tenths as text, after a blank if there is no sign."""
+    text = f"{number / 10:g}".replace("0.", ".", 1) if abs(number) < 10 else f"{number / 10:g}"
+    return text if number < 0 else f" {text}"
 
 
 def alone(svg: str) -> str:

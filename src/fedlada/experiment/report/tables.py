@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from ..results.comparison import capital
+from ..results.comparison import capital, span
 from ..run.directory import RunDirectory
 from .blocks import Table, Text
 from .runs import Runs, Unit, percent
 
-__all__ = ["costs", "in_short", "incidents", "scores", "spread"]
+__all__ = ["costs", "incidents", "scores", "spread"]
 
 KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
 
@@ -36,12 +36,11 @@ def scores(runs: Runs) -> Table:
         totals = own.group_by("directory", maintain_order=True).agg(
             pl.col("total_bytes", "total_seconds").last()
         )
-        done = sorted(set(ends["rounds"]))
         rows.append(
             (
                 variant,
                 str(len(ends)),
-                str(done[0]) if len(done) == 1 else f"{done[0]}–{done[-1]}",
+                span(ends["rounds"]) + _applied(ends),
                 spread([100 * v for v in ends["final"].drop_nulls()], 2),
                 spread([100 * v for v in ends["best"].drop_nulls()], 2),
                 spread([sent.factor * v for v in totals["total_bytes"]], 1),
@@ -58,6 +57,12 @@ def scores(runs: Runs) -> Table:
         f" {sent.name} both ways, all clients of all rounds; time of the rounds as they were run,"
         " evaluation not included.",
     )
+
+
+def _applied(ends: pl.DataFrame) -> str:
+    """Return in how many rounds the model changed, if not in all."""
+    all_were = (ends["applied"] == ends["rounds"]).all()
+    return "" if all_were else f" ({span(ends['applied'])} applied)"
 
 
 def costs(runs: Runs) -> list[Text | Table]:
@@ -91,27 +96,6 @@ def _reached(values: pl.Series, unit: Unit) -> str:
     there = [unit.factor * float(value) for value in values.drop_nulls()]
     text = spread(there, 1) if there else "not reached"
     return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)})"
-
-
-def in_short(runs: Runs) -> tuple[str, ...]:
-    """Return the best variants: by final score, and by rounds to targets that all runs reached."""
-    points = []
-    finals = {v: [100 * x for x in runs.of(v)["final"].drop_nulls()] for v in runs.by_score}
-    ranked = [v for v in runs.by_score if finals[v]]
-    if ranked:
-        first, *others = (f"{v}, {spread(finals[v], 2)} %" for v in ranked[:2])
-        points.append(f"Highest final {runs.measure}: {'; next '.join([first, *others])}.")
-    for target in runs.targets:
-        rounds = {v: runs.of(v)[f"rounds_to_{target:g}"] for v in runs.variants}
-        full = {v: [float(r) for r in s] for v, s in rounds.items() if not s.null_count()}
-        order = sorted(full, key=lambda v: sum(full[v]) / len(full[v]))[:2]
-        told = "; next ".join(f"{v}, {spread(full[v], 1)}" for v in order)
-        points.append(
-            f"Fewest rounds to {percent(target)}: {told}."
-            if told
-            else f"No algorithm reached {percent(target)} in all of its runs."
-        )
-    return tuple(points)
 
 
 def incidents(runs: Runs) -> Table | None:

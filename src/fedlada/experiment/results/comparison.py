@@ -9,10 +9,11 @@ import polars as pl
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from .frames import configurations, frame, measured, summary
 
-__all__ = ["capital", "comparison", "reached", "span", "spread", "targets_of"]
+__all__ = ["capital", "comparison", "reached", "span", "spread", "targets_of", "unapplied"]
 
 
 def targets_of(directories: Sequence[Path]) -> list[float]:
@@ -33,18 +34,14 @@ def comparison(
     runs = summary(data, chosen)
     groups = [group for _, group in runs.group_by("variant", maintain_order=True)]
     splits = " and ".join(runs["split"].unique().sort())
-    tables = [
-        _table(
-            f"{capital(measured(data))} on {splits}, %",
-            {
-                "algorithm": [str(group["variant"][0]) for group in groups],
-                "runs": [str(len(group)) for group in groups],
-                "rounds": [span(group["rounds"]) for group in groups],
-                "best": [spread(group["best"].drop_nulls(), 100, 2) for group in groups],
-                "final": [spread(group["final"].drop_nulls(), 100, 2) for group in groups],
-            },
-        )
-    ]
+    scores = {
+        "algorithm": [str(group["variant"][0]) for group in groups],
+        "runs": [str(len(group)) for group in groups],
+        "rounds": [span(group["rounds"]) for group in groups],
+        "best": [spread(group["best"].drop_nulls(), 100, 2) for group in groups],
+        "final": [spread(group["final"].drop_nulls(), 100, 2) for group in groups],
+    }
+    tables = [_table(f"{capital(measured(data))} on {splits}, %", scores)]
     for target in chosen:
         costs = {
             label: [reached(group[f"{name}_to_{target:g}"], scale, 1) for group in groups]
@@ -52,11 +49,28 @@ def comparison(
         }
         names = {"algorithm": [str(group["variant"][0]) for group in groups]}
         tables.append(_table(f"First round at {100 * target:.4g} %", names | costs))
+    whole = (pl.col("applied") == pl.col("rounds"), pl.col("failures", "rejected") == 0)
+    if len(runs.filter(*whole)) < len(runs):
+        tables.append(_dropped(groups))
     note = "mean ± standard deviation over runs; MB both ways, all clients; evaluation not timed"
-    return Group(*tables, note)
+    return Group(*tables, note, *(Text(warning, "bold") for warning in unapplied(runs)))
 
 
 COSTS = (("rounds", "rounds", 1.0), ("MB", "bytes", 1e-6), ("seconds", "seconds", 1.0))
+
+
+def _dropped(groups: Sequence[pl.DataFrame]) -> Table:
+    """Return what did not enter the model: rounds that were not applied, and replies."""
+    return _table(
+        "Rounds that were applied, and replies that were not",
+        {
+            "algorithm": [str(group["variant"][0]) for group in groups],
+            "rounds": [f"{group['rounds'].sum():,}" for group in groups],
+            "applied": [f"{group['applied'].sum():,}" for group in groups],
+            "no reply": [f"{group['failures'].sum():,}" for group in groups],
+            "rejected": [f"{group['rejected'].sum():,}" for group in groups],
+        },
+    )
 
 
 def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
@@ -71,6 +85,18 @@ def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
 def capital(text: str) -> str:
     """Return the text with a capital first letter and the rest unchanged."""
     return text[:1].upper() + text[1:]
+
+
+def unapplied(runs: pl.DataFrame) -> list[str]:
+    """Return a warning about the runs in which no round was applied, if there are any."""
+    idle = runs.filter(pl.col("applied") == 0)["run"].to_list()
+    if not idle:
+        return []
+    which = f"{len(idle)} of {len(runs)} runs"
+    return [
+        f"No round was applied in {which}, whose scores are those of the first model:"
+        f" {', '.join(idle)}. Too few replies came or were accepted."
+    ]
 
 
 def reached(values: pl.Series, scale: float, digits: int) -> str:

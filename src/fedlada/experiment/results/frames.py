@@ -142,6 +142,8 @@ def varied(configs: Sequence[Flat]) -> list[str]:
 def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
     """Return one row per run: final and best score, and the cost of each target or null.
 
+    ``applied`` is the number of rounds in which the model changed; failed, rejected and limited
+    replies are counted over all rounds.
     A target is reached at the first evaluated round whose score is not below it. Its cost is the
     rounds, bytes and seconds (without evaluation) up to and including that round.
     """
@@ -150,6 +152,7 @@ def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
     return data.group_by("directory", maintain_order=True).agg(
         *(pl.col(column).first() for column in about),
         pl.col("round").max().alias("rounds"),
+        pl.col("applied", *COUNTED).sum(),
         evaluated.last().alias("final"),
         evaluated.max().alias("best"),
         *(
@@ -184,7 +187,7 @@ def _records(run: Path, config: Experiment) -> list[Flat]:
 
 
 def _numbers(flat: Mapping[str, object]) -> Flat:
-    numbers: Flat = dict.fromkeys(COUNTED, 0)
+    numbers: Flat = {"applied": True, **dict.fromkeys(COUNTED, 0)}
     for key, value in flat.items():
         table, _, name = key.partition(".")
         if table in COUNTED:
