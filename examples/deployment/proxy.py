@@ -106,11 +106,12 @@ def passed(address: str, authority: Path, size: int) -> int:
 
 
 def refused(deployment: Deployment, *command: str) -> str:
-    """The last line of a command of flwr through the proxy, which must fail."""
+    """The last words of a command of flwr through the proxy, which must fail."""
     try:
         deployment.flwr(*command)
     except DeploymentError as error:
-        return str(error).strip().splitlines()[-1]
+        words = [line.strip("│╭╰─╮╯ ") for line in str(error).splitlines()]
+        return [line for line in words if line][-1]
     sys.exit(f"flwr {' '.join(command)} passed the proxy")
 
 

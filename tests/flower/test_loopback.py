@@ -4,6 +4,7 @@ A run on its nodes ends in the bits of the same run in process, and its operator
 """
 
 import json
+import os
 import re
 import stat
 import threading
@@ -147,7 +148,8 @@ def deployment(
 ) -> Iterator[Deployment]:
     directory = tmp_path_factory.mktemp("deployment")
     sites = [{"site": "a b"}, {"site": "c"}]
-    environment = {"PYTHONPATH": str(counted.parent), "COUNTED": str(counted)}
+    paths = [str(counted.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "COUNTED": str(counted)}
     environment |= {METRICS: str(port), LOG_FORMAT: "json"}
     with Deployment(directory, nodes=2, node_configs=sites, environment=environment) as started:
         yield started
