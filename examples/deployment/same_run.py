@@ -23,7 +23,7 @@ def run_config(
 
 
 def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Yield the vectors in which what the run saved differs from the run in process."""
+    """Yield the tensors in which the model that was saved differs from that of the run in process."""
     sys.path.insert(0, str(APP))
     from digits.task import client_data, model, train
 
@@ -37,8 +37,7 @@ def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> 
         train=train,
     )
     run.run()
-    found = torch.load(saved, weights_only=True)
-    for key in run.state.vectors.keys() | found.keys():
-        own = run.state.vectors.get(key)
-        if own is None or key not in found or not own.equal(type(own)(found[key])):
+    found, wanted = torch.load(saved, weights_only=True), run.model.state_dict()
+    for key in wanted.keys() | found.keys():
+        if key not in found or key not in wanted or not found[key].equal(wanted[key]):
             yield key
