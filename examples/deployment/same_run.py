@@ -23,7 +23,7 @@ def run_config(
 
 
 def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> Iterator[str]:
-    """Yield the tensors in which the model that was saved differs from that of the run in process."""
+    """Yield the tensors of the saved model that differ from those of the run in process."""
     sys.path.insert(0, str(APP))
     from digits.task import client_data, model, train
 
