@@ -18,7 +18,7 @@ V020 = Path(__file__).parent / "fixtures" / "v0_2_0"
 DIGITS = Path(__file__).parents[1] / "experiments" / "digits.toml"
 CLOCKS = {"seconds", "local_seconds", "server_seconds"}
 LATER = "evaluat"
-"""How the names of fields begin that 0.2.0 did not have; nobody is asked here, so they are empty."""
+"""How names of fields begin that 0.2.0 did not have; nobody is asked here, so they are empty."""
 
 
 RUNS = ["fedlada", "scaffold"]
