@@ -30,7 +30,7 @@ def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> 
     torch.manual_seed(seed_of(0, "model"))
     run = fedlada.simulate(
         model(),
-        [client_data(client, nodes) for client in range(nodes)],
+        [client_data(client, nodes, held_out=False) for client in range(nodes)],
         algorithm=fedlada.algorithm(name, lr=0.03),
         rounds=rounds,
         sampling=nodes,
