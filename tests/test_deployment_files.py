@@ -112,7 +112,7 @@ def test_the_services_use_the_options_that_the_tests_of_the_loopback_use():
         assert given == {word for word in command if word.startswith("--")}, name
 
 
-@pytest.mark.parametrize("script", ["proxy", "metrics"])
+@pytest.mark.parametrize("script", ["proxy", "metrics", "containers"])
 def test_the_result_of_each_script_is_kept_with_its_command(script):
     text = (HERE / "results" / f"{script}.txt").read_text()
     assert f"$ python examples/deployment/{script}.py" in text
