@@ -152,6 +152,7 @@ REJECTED: dict[str, Fault] = {
     "no steps": _said(steps=0),
     "nan lr_sum": _said(lr_sum=math.nan),
     "negative lr_sum": _said(lr_sum=-1.0),
+    "1e300 lr_sum": _said(lr_sum=1e300),
     "text for a metric": _said(metrics={"loss": "low"}),
     "stale": _stale,
     "other round": lambda reply, _: [replace(reply, round=reply.round + 1)],

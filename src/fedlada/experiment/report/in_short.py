@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..results.comparison import spread
 from .blocks import Block, Points, Text
 from .pairs import CONFIDENCE, FINAL, Measure, interval
 from .runs import Runs, Unit, percent
-from .tables import spread
 
 __all__ = ["in_short"]
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from ..results.comparison import capital, span
+from ..results.comparison import capital, span, spread
 from ..run.directory import RunDirectory
 from .blocks import Table, Text
 from .runs import Runs, Unit, percent
 
-__all__ = ["costs", "incidents", "scores", "spread"]
+__all__ = ["costs", "incidents", "scores"]
 
 KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Return mean and standard deviation as ``12.3 ± 0.4``; only the mean if all are equal."""
-    if not values:
-        return "–"
-    mean = f"{sum(values) / len(values):,.{digits}f}"
-    return mean if len(set(values)) == 1 else f"{mean} ± {pl.Series(values).std():,.{digits}f}"
 
 
 def scores(runs: Runs) -> Table:

@@ -38,8 +38,8 @@ def comparison(
         "algorithm": [str(group["variant"][0]) for group in groups],
         "runs": [str(len(group)) for group in groups],
         "rounds": [span(group["rounds"]) for group in groups],
-        "best": [spread(group["best"].drop_nulls(), 100, 2) for group in groups],
-        "final": [spread(group["final"].drop_nulls(), 100, 2) for group in groups],
+        "best": [spread([100 * v for v in group["best"].drop_nulls()], 2) for group in groups],
+        "final": [spread([100 * v for v in group["final"].drop_nulls()], 2) for group in groups],
     }
     tables = [_table(f"{capital(measured(data))} on {splits}, %", scores)]
     for target in chosen:
@@ -105,18 +105,15 @@ def reached(values: pl.Series, scale: float, digits: int) -> str:
     if not len(there):
         return "not reached"
     part = "" if len(there) == len(values) else f" ({len(there)} of {len(values)})"
-    return spread(there, scale, digits) + part
+    return spread([scale * v for v in there], digits) + part
 
 
-def spread(values: pl.Series, scale: float, digits: int) -> str:
-    """Return the mean and, for several values, the standard deviation."""
-    numbers = [scale * float(value) for value in values]
-    if not numbers:
+def spread(values: Sequence[float], digits: int) -> str:
+    """Return mean and standard deviation as ``12.3 ± 0.4``; only the mean if all are equal."""
+    if not values:
         return "–"
-    mean = f"{sum(numbers) / len(numbers):,.{digits}f}"
-    if len(numbers) == 1:
-        return mean
-    return f"{mean} ± {pl.Series(numbers).std():.{digits}f}"
+    mean = f"{sum(values) / len(values):,.{digits}f}"
+    return mean if len(set(values)) == 1 else f"{mean} ± {pl.Series(values).std():,.{digits}f}"
 
 
 def span(values: pl.Series) -> str:

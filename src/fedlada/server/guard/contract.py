@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+import torch
+
 from ...algorithms import Algorithm, Vector
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Reply, Task
@@ -28,6 +30,9 @@ class Contract:
         """For each ``up`` vector, a vector with the shapes and types that it must have."""
         if BUFFERS in task.vectors:
             self.like = {**self.like, BUFFERS: task.vectors.buffers}
+        types = {t.dtype for t in task.vectors.x}
+        # Vectors are multiplied by lr_sum, and torch raises an error if their type cannot hold it.
+        self._largest = min((torch.finfo(dtype).max for dtype in types), default=math.inf)
 
     def breach(self, reply: Reply) -> str | None:
         """Return what is wrong with a reply, or None if nothing is."""
@@ -54,7 +59,7 @@ class Contract:
             return "wrong shapes or types"
         if not (counted(reply.examples) and counted(reply.steps)):
             return "impossible counts"
-        if not (_is_number(reply.lr_sum) and reply.lr_sum > 0):
+        if not (_is_number(reply.lr_sum) and 0 < reply.lr_sum <= self._largest):
             return "impossible counts"
         if not (_is_number(reply.seconds) and 0 <= reply.seconds < math.inf):
             return "impossible counts"
