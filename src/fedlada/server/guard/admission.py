@@ -118,6 +118,18 @@ class Admission:
             sizes[self._accounts.name] = abs(self._accounts.after(reply.client, along))
         return Measured(reply, sizes, tuple(low), rises)
 
+    @property
+    def quantities(self) -> frozenset[str]:
+        """The names of what is measured of each reply."""
+        counts = ["steps", "lr_sum", *(["examples"] if self._weighting == "examples" else [])]
+        account = [] if self._accounts.up is None else [self._accounts.name]
+        return frozenset((*counts, *self._contract.like, *account))
+
+    @property
+    def moments(self) -> frozenset[str]:
+        """The names of the second moments among them."""
+        return frozenset(self._moments)
+
     def answered(self, client: int) -> bool:
         """Return whether the client has answered this task, with a valid reply or not."""
         return self._contract.answered(client)

@@ -16,6 +16,8 @@ class Open:
 
     limits: Mapping[str, Limit] | None = {}
     calibration = 0
+    quantities: frozenset[str] = frozenset()
+    moments: frozenset[str] = frozenset()
 
     def __init__(self, weighting: Weighting) -> None:
         self._weighting = weighting
