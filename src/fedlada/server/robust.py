@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from statistics import median
 from typing import Any, ClassVar
@@ -34,12 +34,18 @@ from torch import Tensor
 
 from ..algorithms import Vector, Vectors
 from ..algorithms.vectors import BLOCK
-from ..errors import require
+from ..errors import FedladaError, require
 from ..protocol.codecs import MalformedReply
 from .mean import Mean
 from .plain import Tensors, alike, integer, items, number, table
 
-__all__ = ["AGGREGATORS", "CenteredClipping", "CoordinateMedian", "TrimmedMean"]
+__all__ = [
+    "AGGREGATORS",
+    "CenteredClipping",
+    "CoordinateMedian",
+    "TrimmedMean",
+    "aggregator_table",
+]
 
 
 class _Held:
@@ -234,3 +240,16 @@ AGGREGATORS: dict[str, Callable[[], Mean | _Held]] = {
     "centered-clipping": CenteredClipping(),
 }
 """The aggregators by name, with default settings."""
+
+
+def aggregator_table(aggregator: Callable[[], object]) -> dict[str, Any]:
+    """Return the name and the settings of an aggregator of this library, for ``Plan.of``."""
+    for name, own in AGGREGATORS.items():
+        if aggregator is own:
+            return {"name": name}
+        if isinstance(own, _Rule) and isinstance(aggregator, type(own)):
+            return {"name": name, **asdict(aggregator)}  # type: ignore[call-overload]
+    raise FedladaError(
+        f"the aggregator is {aggregator}, and leaves know only {', '.join(AGGREGATORS)}; choose one"
+        " of these, or let each node be one client"
+    )
