@@ -21,6 +21,8 @@ from fedlada.flower.header import HEADER
 from fedlada.flower.memory_grid import MemoryGrid
 from fedlada.protocol.seeds import seed_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
+
 LEAVES, EACH, ROUNDS = 3, 11, 2
 CLIENTS, COHORT = LEAVES * EACH, 32
 train = LocalTraining(steps=2, batch_size=4)
