@@ -98,6 +98,14 @@ class Tally:
         if self.admission.limits is not None or self._calibrated():
             self._release()
 
+    @property
+    def uncalibrated(self) -> int:
+        """Number of usable replies that are missing to set the limits of the first round."""
+        if self.admission.limits is not None:
+            return 0
+        usable = sum(measured is not None for measured in self.usable.values())
+        return max(self.admission.calibration - usable, 0)
+
     def enough(self, target: int | None) -> bool:
         """Return whether ``target`` replies are accepted; judge held ones if they may suffice."""
         if target is None or len(self.accepted) + len(self.held) < target:
