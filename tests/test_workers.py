@@ -1,6 +1,7 @@
 """Workers that share a cohort end in the bits of one process, and never outlive their run."""
 
 import dataclasses
+import gc
 import multiprocessing
 import os
 import signal
@@ -244,12 +245,10 @@ def alive(process: int) -> bool:
 
 def test_no_worker_outlives_a_killed_parent_and_the_run_resumes(tmp_path):
     words = [sys.executable, "-c", PARENT, str(Path(__file__).parent), str(tmp_path)]
-    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    workers = [int(word) for word in parent.stdout.readline().split()]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        parent.kill()
     assert len(workers) == 2
-    parent.kill()
-    parent.wait()
     until = time.monotonic() + 10
     while any(map(alive, workers)):
         assert time.monotonic() < until, "a worker outlived its parent"
@@ -268,6 +267,7 @@ def test_a_run_that_is_left_in_the_middle_ends_its_workers():
     forgotten = run(2, rounds=5)
     next(iter(forgotten))
     del forgotten
+    gc.collect()  # a run and its generator refer to each other
     assert not multiprocessing.active_children()
 
 
