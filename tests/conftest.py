@@ -47,6 +47,7 @@ PROGRAMS = (
     r"test_fixtures\.py",
     r"faults/test_checkpoints\.py::.*kill",
     r"experiment/test_sweep\.py",
+    r"test_workers\.py::test_(no_worker_outlives|ranks)",
     r"experiment/test_attack\.py::test_two_processes",
     r"faults/test_patient\.py",
     r"experiment/test_engines\.py::test_rounds_that_were_finished",

@@ -165,7 +165,9 @@ class _Sum:
         flat = Vector([torch.empty(like.numel(), dtype=torch.float64, device="meta")])
         high, low = (alike(tensors, f"{part}:{name}", flat).tensors[0] for part in PARTS)
         dense = Vector(torch.empty_like(t, memory_format=torch.contiguous_format) for t in like)
-        return cls(dense, (high, low))
+        total = cls(like, (high, low))
+        total._high, total._low = total._ordered(cls(dense, (high, low)))
+        return total
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """Return both parts, each tensor's elements in the order of its indices."""
