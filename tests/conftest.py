@@ -23,6 +23,7 @@ FLOWER = (
     r"test_documents\.py::test_the_flwr_commands",
     r"flower/test_apps\.py::test_(a_wrong_name|a_run_in_which|the_readmes|the_app_that)",
     r"faults/test_flower_resume\.py",
+    r"flower/test_tree_over_tls\.py",
     r"flower/test_engines_agree\.py",
     r"experiment/test_engines\.py::test_a_deployment",
     r"test_documents\.py::test_a_run_on_ray",

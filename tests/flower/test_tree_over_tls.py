@@ -23,7 +23,12 @@ ONE_WAVE = {"calibration": CLIENTS}
 RUNS = {
     "fedlada": {"algorithm": "fedlada", "rounds": 2},
     "scaffold": {"algorithm": "scaffold", "rounds": 2, "guard": ONE_WAVE},
-    "robust": {"algorithm": "fedlada", "rounds": 3, "guard": ONE_WAVE, "aggregator": "trimmed-mean"},
+    "robust": {
+        "algorithm": "fedlada",
+        "rounds": 3,
+        "guard": ONE_WAVE,
+        "aggregator": "trimmed-mean",
+    },
 }
 KILLED = 2
 """The round of the last run in which the second leaf is killed."""
