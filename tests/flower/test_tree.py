@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from torch import nn
 
 import fedlada
@@ -19,6 +19,8 @@ from fedlada.data import ClientData
 from fedlada.flower import Finished, ServerConfig, client_app, leaf_app, run_server
 from fedlada.flower.header import HEADER
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.packing import opened, packed
+from fedlada.flower.records import VECTORS
 from fedlada.protocol.seeds import seed_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
@@ -200,6 +202,28 @@ def test_a_tally_that_cannot_be_is_rejected_with_its_clients(lie):
     assert first.accepted == CLIENTS
     assert second.accepted == CLIENTS - EACH
     assert sum(second.rejected.values()) == EACH
+
+
+@pytest.mark.parametrize("factor", [1000.0, float("nan")])
+@pytest.mark.parametrize("name", ["fedlada", "scaffold", "fedavg"])
+def test_a_sum_that_no_limited_replies_have_is_rejected(name, factor):
+    tree = Tree()
+
+    def exaggerated(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        if message.content[HEADER]["round"] == 0:
+            return reply
+        sums = opened(reply.content[VECTORS]["tensors"], copy=True).view(torch.float64)
+        arrays = ArrayRecord({"tensors": packed(sums.mul_(factor).view(torch.uint8))})
+        reply.content[VECTORS] = arrays
+        return reply
+
+    tree.misbehave[1] = exaggerated
+    run = through(tree, name, cohort=CLIENTS)
+    first, second = run.history
+    assert (first.accepted, second.accepted) == (CLIENTS, CLIENTS - EACH)
+    (reason,) = second.rejected
+    assert ("not finite" if factor != factor else "beyond its limit") in reason
 
 
 def test_a_tally_of_another_task_is_rejected():

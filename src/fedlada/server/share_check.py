@@ -2,8 +2,8 @@
 
 Its form is checked when it is read (:mod:`.tally_form`).  Here its content is compared with the
 round: every client of the share is accounted for once, weights and counts agree, numbers are
-finite, and replies that are still held are measured again.  Sums of replies that the guard has
-limited elsewhere cannot be taken apart: who collects a share speaks for all its clients.
+finite, the mean of limited replies is within their limits, and replies that are still held are
+measured again.  A sum cannot be taken apart: who collects a share speaks for all its clients.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ def _check_scalars(tally: Tally, plan: Plan) -> None:
         raise MalformedReply("wrong weights of a tally")
     if not _within(float(weight / count), limits, "examples"):
         raise MalformedReply("wrong weights of a tally")
+    beyond = tally.admission.impossible(tally.total.vectors(), means["lr_sum"], count)
+    if beyond is not None:
+        raise MalformedReply(f"{beyond} beyond its limit")
 
 
 def _within(value: float, limits: Mapping[str, Limit], name: str) -> bool:
