@@ -104,4 +104,4 @@ class _OneByOne:
                 yield from list(self._engine.exchange(task, [client]))
             except Exception as error:  # as Flower does for a ClientApp that raises
                 log.warning("client %d failed in round %d: %r", client, task.round + 1, error)
-                yield Failure(client=client, reason=f"client error {type(error).__name__}")
+                yield Failure(client=client, reason="client error")
