@@ -68,9 +68,8 @@ def sent(request) -> Sent:
 def places(value, path=()) -> Iterator[tuple]:
     """Every place in a JSON value."""
     yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
     if isinstance(value, dict | list):
-        for key, each in inner:
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             yield from places(each, (*path, key))
 
 

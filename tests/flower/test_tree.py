@@ -26,8 +26,8 @@ from fedlada.protocol.seeds import seed_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
 
-LEAVES, EACH, ROUNDS = 3, 11, 2
-CLIENTS, COHORT = LEAVES * EACH, 32
+LEAVES, EACH, ROUNDS = 3, 4, 2
+CLIENTS, COHORT = LEAVES * EACH, 10
 train = LocalTraining(steps=2, batch_size=4)
 
 
@@ -62,7 +62,7 @@ class Tree(MemoryGrid):
 
 def settings(name: str, **more) -> dict:
     usual = {"algorithm": name, "num-server-rounds": ROUNDS, "cohort": COHORT, "nodes": LEAVES}
-    usual |= {"buffers": "average", "clients": CLIENTS}
+    usual |= {"buffers": "average", "clients": CLIENTS, "guard": "calibration = 6"}
     return usual | {key.replace("_", "-"): value for key, value in more.items()}
 
 
@@ -103,8 +103,8 @@ def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
         {"weighting": "examples"},
         {"guard": "strict"},
         {"guard": "off"},
-        {"target": 20},
-        {"cohort": 0.3},
+        {"target": 7},
+        {"cohort": 0.5},
     ],
     ids=str,
 )
@@ -144,15 +144,29 @@ def test_a_leaf_without_an_answer_loses_its_clients_alone():
 
 
 def test_a_leaf_sends_what_it_has_before_the_deadline():
+    """The root gives it less time than it has itself; what is not trained by then has failed."""
+    given = []
+
     def slow(model, mine, optimizer):
-        time.sleep(0.1)
+        time.sleep(0.3)
         return train(model, mine, optimizer)
 
     tree = Tree(train=slow)
-    run = through(tree, "fedlada", cohort=CLIENTS, deadline=3.0, guard="off", num_server_rounds=1)
-    (record,) = run.history
-    assert 0 < record.accepted < CLIENTS
-    assert record.accepted + record.failures["deadline"] == CLIENTS
+
+    def hurried(message: Message) -> Message:
+        header = dict(message.content[HEADER])
+        order = json.loads(header["order"])
+        given.append(order["seconds"])
+        header["order"] = json.dumps(order | {"seconds": 0.2})
+        message.content[HEADER] = ConfigRecord(header)
+        return MemoryGrid.reply(tree, message)
+
+    tree.misbehave[1] = hurried
+    more = {"deadline": 100.0, "guard": "off", "num-server-rounds": 1}
+    (record,) = through(tree, "fedlada", cohort=CLIENTS, **more).history
+    assert 0 < given[0] <= 80
+    assert EACH - 1 <= record.failures["deadline"] <= EACH
+    assert record.accepted == CLIENTS - record.failures["deadline"]
 
 
 def altered(tree: Tree, change: Callable[[dict], object]) -> Callable[[Message], Message]:
