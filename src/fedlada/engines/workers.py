@@ -203,9 +203,7 @@ class _Member:
         self._block.close()
 
 
-def _end(
-    owner: int, members: list[_Member], sent: SharedTensors, directories: list[str]
-) -> None:
+def _end(owner: int, members: list[_Member], sent: SharedTensors, directories: list[str]) -> None:
     if os.getpid() != owner:  # a worker has a copy of this object
         return
     for member in members:
