@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
@@ -59,9 +61,9 @@ class Ranks:
     """Collects every cohort with all ranks; the results have the bits of one process."""
 
     def __init__(self) -> None:
-        store, self.rank, self._world = next(iter(dist.rendezvous("env://")))
+        store, self.rank, self._world = next(iter(rendezvous("env://")))
         # Each run of a script has names of its own in the store that all ranks share.
-        self._store = dist.PrefixStore(f"fedlada/{next(RUNS)}", store)
+        self._store = PrefixStore(f"fedlada/{next(RUNS)}", store)
         self._own = not dist.is_initialized()
         if self._own:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
