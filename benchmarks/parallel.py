@@ -122,9 +122,7 @@ def side_by_side(name: str, model: str, clients: list) -> tuple[float, float]:
     torch.manual_seed(0)
     made = MODELS[model](10)
     settings = {"algorithm": name, "rounds": rounds + 2, "sampling": FixedSize(COHORT)}
-    alone = simulate(
-        made, clients, train=LocalTraining(steps=STEPS, batch_size=BATCH), **settings
-    )
+    alone = simulate(made, clients, train=LocalTraining(steps=STEPS, batch_size=BATCH), **settings)
     shared = simulate(made, clients, train=train, workers=PROCESSES, **settings)
     bare, here = BareProcesses(name, made, clients), multiprocessing.current_process().pid
     records, of_one = iter(shared), iter(alone)

@@ -209,7 +209,7 @@ class Missing(list):
 
 
 def test_an_error_that_cannot_cross_is_told_all_the_same():
-    with pytest.raises(FedladaError, match="client 3, round 1: Odd at .*1 and 2"):
+    with pytest.raises(FedladaError, match=r"client 3, round 1: Odd at .*1 and 2"):
         run(2, clients=Missing(quadratics(4)), sampling=4).run()
 
 
@@ -258,6 +258,35 @@ def test_no_worker_outlives_a_killed_parent_and_the_run_resumes(tmp_path):
     assert [record.round for record in resumed] == [saved + 1]
 
 
+RANK = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import test_workers
+for name in sys.argv[3:]:
+    for rounds in (2, 4):
+        run = test_workers.run(None, algorithm=name, rounds=rounds, checkpoints=sys.argv[2] + name)
+        run.run()
+    assert bool(run.records) == (os.environ["RANK"] == "0")
+"""
+
+
+def test_ranks_of_torchrun_end_in_the_bits_of_one_process(tmp_path):
+    (tmp_path / "script.py").write_text(RANK)
+    names, saved = ["fedlada", "scaffold"], f"{tmp_path}/"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    words += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    words += [f"{tmp_path}/script.py", str(Path(__file__).parent), saved, *names]
+    subprocess.run(words, check=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for name in names:
+        alone = run(1, algorithm=name, rounds=4)
+        alone.run()
+        continued = run(1, algorithm=name, rounds=4, checkpoints=saved + name)
+        assert continued.state.round == 4
+        assert same_bits(alone.state.vectors, continued.state.vectors)
+        continued.close()
+
+
 def test_a_run_that_is_left_in_the_middle_ends_its_workers():
     left = run(2, rounds=5)
     next(iter(left))
@@ -283,18 +312,18 @@ def test_clients_that_keep_vectors_do_so_in_files_that_are_gone_afterwards(monke
 
 def test_what_workers_cannot_do_is_said_before_the_first_round(monkeypatch):
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(FedladaError, match="workers is .*whole number"):
+        with pytest.raises(FedladaError, match=r"workers is .*whole number"):
             run(wrong)
-    with pytest.raises(FedladaError, match="MemoryStore.*DiskStore"):
+    with pytest.raises(FedladaError, match=r"MemoryStore.*DiskStore"):
         run(2, algorithm="scaffold", store=MemoryStore())
     with pytest.raises(FedladaError, match="engine, which runs the clients itself"):
         run(2, engine=object())
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "is_initialized", lambda: True)
-        with pytest.raises(FedladaError, match="CUDA is in use.*torchrun"):
+        with pytest.raises(FedladaError, match=r"CUDA is in use.*torchrun"):
             run(2)
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(FedladaError, match="not safe on darwin.*torchrun"):
+    with pytest.raises(FedladaError, match=r"not safe on darwin.*torchrun"):
         run(2)
 
 
@@ -305,7 +334,7 @@ def test_a_record_s_times_are_those_of_the_round():
 
     (record,) = run(2, train=train, rounds=1, clients=quadratics(4), sampling=4)
     assert record.local_seconds >= 0.4
-    assert 0.2 <= record.seconds
+    assert record.seconds >= 0.2
     assert 0 < record.server_seconds <= record.seconds - 0.2
 
 

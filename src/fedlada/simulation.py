@@ -16,6 +16,7 @@ from .client.store import DiskStore, MemoryStore, Store
 from .client.training import Evaluation, LocalTraining
 from .curves import plot
 from .engines.in_process import ClientDatasets, InProcess, check_clients
+from .engines.ranks import Ranks, launched
 from .engines.workers import Workers
 from .errors import FedladaError, require
 from .protocol.engine import Engine
@@ -48,7 +49,7 @@ class Simulation(Generic[D]):
         engine: Engine,
         server: Server,
         evaluate: Evaluate | None,
-        workers: Workers | None = None,
+        workers: Workers | Ranks | None = None,
     ) -> None:
         self.plan = plan
         self.state = server.state
@@ -94,6 +95,10 @@ class Simulation(Generic[D]):
         return self._server.model()
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
+        if isinstance(self._workers, Ranks) and self._workers.rank:
+            self._workers.serve(self.plan, engine)
+            self.close()
+            return
         try:
             for record in federate(
                 self.plan,
@@ -125,7 +130,7 @@ def simulate(
     state: ServerState | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
     config: Mapping[str, object] | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     **plan: Unpack[PlanSettings],
 ) -> Simulation[D]:
     """Train ``model`` over the clients in ``data``, in this process or in several ``workers``.
@@ -151,7 +156,9 @@ def simulate(
 
     With ``workers``, as many forked processes share the clients of each round, with one thread of
     torch's each.  The result has the same bits, and a run may be continued with another number.
-    What a training loop changes besides its model stays in its worker.
+    What a training loop changes besides its model stays in its worker.  A script that ``torchrun``
+    started shares the clients among its ranks instead: rank 0 has the records, the checkpoints and
+    the result, and on the others the loop over the run is empty.
 
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
@@ -164,11 +171,12 @@ def simulate(
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working = copy.deepcopy(model)
+    serves = not (isinstance(pool, Ranks) and pool.rank)
     server = Server(
         chosen,
         working,
         state=state,
-        checkpoints=saving,
+        checkpoints=saving if serves else None,
         config={"clients": len(data), "train": training, **(config or {})},
     )
     if engine is None:
@@ -180,8 +188,10 @@ def simulate(
     return Simulation(chosen, engine, server, evaluate, pool)
 
 
-def _workers(count: int, engine: Engine | None) -> Workers | None:
-    """Return the workers of a run, or None if it needs none."""
+def _workers(count: int | None, engine: Engine | None) -> Workers | Ranks | None:
+    """Return those that share the clients of a run, or None if it is one process."""
+    if count is None:
+        return Ranks() if engine is None and launched() else None
     require(
         type(count) is int and count >= 1,
         f"workers is {count!r}; it must be a whole number of processes, 1 or more",
@@ -193,22 +203,32 @@ def _workers(count: int, engine: Engine | None) -> Workers | None:
         f"workers is {count} and there is an engine, which runs the clients itself; give one of"
         " the two",
     )
+    require(
+        not launched(),
+        f"workers is {count}, and torchrun has started several processes already; leave workers"
+        " out, and choose their number with --nproc-per-node",
+    )
     return Workers(count)
 
 
 def _store(
-    given: Store | None, saving: Checkpoints | None, workers: Workers | None
+    given: Store | None, saving: Checkpoints | None, workers: Workers | Ranks | None
 ) -> Store | None:
     """Return where clients keep their vectors: files, if more than one process needs them."""
     require(
         workers is None or not isinstance(given, MemoryStore),
-        "the store is a MemoryStore, and several workers share no memory; give"
-        " store=fedlada.DiskStore(directory), or leave it out",
+        "the store is a MemoryStore, and several processes share no memory; give"
+        " store=fedlada.DiskStore(directory)",
     )
     if given is None and saving is not None:
         return DiskStore(saving.clients)
-    if given is None and workers is not None:
+    if given is None and isinstance(workers, Workers):
         return DiskStore(workers.directory())
+    require(
+        given is not None or workers is None,
+        "clients keep vectors between rounds, and each may be on another rank next time; give"
+        " checkpoints, or store=fedlada.DiskStore(directory), in a directory that all ranks share",
+    )
     return given
 
 

@@ -53,7 +53,7 @@ def check_fork() -> None:
         " same script with torchrun --nproc-per-node=N",
     )
     require(
-        not torch.cuda.is_initialized(),
+        not torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         "CUDA is in use in this process, and a forked worker could not use it; leave workers out"
         " and start one process for each GPU: torchrun --nproc-per-node=N",
     )
@@ -188,9 +188,8 @@ class _Member:
     def died(self, when: str) -> WorkerDied:
         """Return the error that says how the worker ended."""
         self.process.join(1.0)
-        code = self.process.exitcode
-        killed = code is not None and code < 0
-        how = f"was killed by {signal.Signals(-code).name}" if killed else f"ended with {code}"
+        code = self.process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return WorkerDied(
             f"{self} {how} {when}. If the machine had no memory left, use fewer workers; {AGAIN}"
         )
@@ -203,9 +202,7 @@ class _Member:
         self._block.close()
 
 
-def _end(
-    owner: int, members: list[_Member], sent: SharedTensors, directories: list[str]
-) -> None:
+def _end(owner: int, members: list[_Member], sent: SharedTensors, directories: list[str]) -> None:
     if os.getpid() != owner:  # a worker has a copy of this object
         return
     for member in members:

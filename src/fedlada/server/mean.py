@@ -232,7 +232,7 @@ class _Sum:
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return a view of each tensor's elements in its own shape."""
-        pieces = flat.split([like.shape.numel() for like in self._like])
+        pieces = torch.split(flat, [like.shape.numel() for like in self._like])
         return [
             piece.as_strided(like.shape, like.stride, piece.storage_offset())
             for piece, like in zip(pieces, self._like, strict=True)

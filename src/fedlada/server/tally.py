@@ -99,6 +99,11 @@ class Tally:
             self._release()
 
     @property
+    def untouched(self) -> bool:
+        """Whether no reply and no failure has come in."""
+        return not (self.accepted or self.held or self.failures or self.rejected or self.usable)
+
+    @property
     def uncalibrated(self) -> int:
         """Number of usable replies that are missing to set the limits of the first round."""
         if self.admission.limits is not None:

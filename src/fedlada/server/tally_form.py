@@ -99,13 +99,13 @@ def read(
 
 def _form(total: Aggregator, name: str) -> Callable[..., Any]:
     """Return a method of the aggregator that writes or reads its state."""
-    method = getattr(total, name, None)
+    method: Callable[..., Any] | None = getattr(total, name, None)
     require(
         method is not None,
         f"{type(total).__name__} has no {name}(), so it cannot be collected in several places; use"
         " one collector, or aggregator='mean'",
     )
-    assert callable(method)
+    assert method is not None
     return method
 
 

@@ -41,7 +41,10 @@ def in_waves(
     state: ServerState,
     shares: Callable[[Wave], Iterable[Tally]],
 ) -> Tally:
-    """Return the tally of the cohort; ``shares`` returns the tallies of a wave's collectors."""
+    """Return the tally of the cohort; ``shares`` returns the tallies of a wave's collectors.
+
+    The tensors of a last wave's tallies must stay as they are until the round is done.
+    """
     tally, left = new_tally(plan, task, cohort, state), list(cohort)
     while left and not tally.enough(plan.target):
         size = min(_surely_asked(plan, tally), len(left))
@@ -53,7 +56,10 @@ def in_waves(
 
         wave = Wave(clients=clients, limits=before.limits, last=not left, empty=empty)
         for share in shares(wave):
-            tally.merge(share)
+            if wave.last and tally.untouched:
+                tally = share  # as good as the empty one with this merged into it, and no copy
+            else:
+                tally.merge(share)
     return tally
 
 
