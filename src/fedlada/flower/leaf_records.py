@@ -181,7 +181,7 @@ def tally_record(tally: Tally, task: Task, leaf: int) -> RecordDict:
 
 @dataclass(frozen=True)
 class Written:
-    """A tally as it was sent: plain values beside tensors, which share the message's memory."""
+    """A tally as it was sent: plain values beside tensors."""
 
     leaf: int
     round: int
@@ -200,7 +200,8 @@ def read_tally(content: RecordDict, manifest: Manifest, clients: int) -> Written
     arrays = content[VECTORS]
     if not isinstance(arrays, ArrayRecord) or list(arrays) != [TENSORS]:
         raise MalformedReply("wrong records")
-    payload, names = opened(arrays[TENSORS], copy=False), header.text("names", most=most).split()
+    # A copy, since sums of other leaves may be added in place.
+    payload, names = opened(arrays[TENSORS], copy=True), header.text("names", most=most).split()
     layouts = [_layout(name, manifest) for name in names]
     sizes = [sum(entry.nbytes for entry in layout) for layout in layouts]
     if len(set(names)) < len(names) or sum(sizes) != payload.numel():
