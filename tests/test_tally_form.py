@@ -123,3 +123,12 @@ def test_tensors_that_are_not_as_agreed_are_refused(sent, what):
     }
     with pytest.raises(MalformedReply):
         sent.read(tensors=others[what])
+
+
+def test_a_share_sets_no_limits_for_others():
+    sent = Sent("fedavg", 0)
+    alone = collect(sent.plan, sent.fed.engine, sent.task, SHARE, sent.fed.state)
+    alone.close()
+    header, tensors = written(alone)
+    with pytest.raises(MalformedReply, match="limits that others must set"):
+        sent.read(json.loads(json.dumps(header)), tensors)

@@ -255,21 +255,6 @@ def test_a_tally_of_another_task_is_rejected():
     assert run.history[1].rejected == {"leaf: reply to another task": EACH}
 
 
-def test_a_leaf_cannot_set_the_limits_of_the_first_round_for_others():
-    tree = Tree()
-    endless = {name: [0.0, 1e300, 0.0, 1e300] for name in ("steps", "lr_sum", "delta", "buffers")}
-
-    def lenient(told: dict) -> None:
-        if told["limits"] is None:
-            told.update(
-                limits=endless, held=[], usable=[], seen={}, rejected={"x": len(told["held"])}
-            )
-
-    tree.misbehave[1] = altered(tree, lenient)
-    run = through(tree, "fedavg", cohort=CLIENTS, num_server_rounds=1)
-    assert run.history[0].accepted == CLIENTS - EACH
-
-
 def test_a_leaf_and_a_client_are_told_apart_with_a_sentence():
     grid = MemoryGrid(client_app(model, lambda context: data(0), train), nodes=LEAVES)
     with pytest.raises(fedlada.FedladaError, match="Flower error 2"):
