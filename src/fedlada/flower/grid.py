@@ -154,7 +154,8 @@ class GridEngine:
         end = self.end()
         self.look_for(cohort)
         parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
-        vectors, assignment, messages = pack(parcel), self.assignment(task), {}
+        vectors, assignment = pack(parcel), self.assignment(task)
+        messages: dict[int, Message] = {}
         for client in cohort:
             node = self.node(client)
             if node is None:

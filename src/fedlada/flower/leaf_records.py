@@ -140,7 +140,7 @@ def _read_order(content: RecordDict, model: nn.Module) -> tuple[Order, Manifest]
         updates=table["updates"],
         run=assignment.task.run,
         contributed=dict(table["contributed"]),
-        history={name: [tuple(seen) for seen in own] for name, own in table["history"].items()},
+        history={name: [(m, s, n) for m, s, n in own] for name, own in table["history"].items()},
         variances=tuple(table["variances"]),
     )
     limits = table["limits"] and {name: Limit(*ends) for name, ends in table["limits"].items()}

@@ -67,7 +67,7 @@ class Leaves:
         for client in wave.clients:
             shares.setdefault(self._engine.partition(client), []).append(client)
         seconds = None if round.end is None else round.end - time.monotonic()
-        messages = {}
+        messages: dict[int, Message] = {}
         for leaf, share in shares.items():
             node = self._engine.node(share[0])
             if seconds is not None and seconds <= 0:

@@ -96,9 +96,9 @@ def task_record(
     assignment: Assignment, vectors: ArrayRecord, manifest: Manifest, *, client: int
 ) -> RecordDict:
     """Return the server's record for a client; ``vectors`` is packed once for the whole cohort."""
-    own = {"client": client, "last_accepted": assignment.task.last_accepted.get(client, NEVER)}
-    header = ConfigRecord(task_header(assignment, manifest) | own)
-    return RecordDict({VECTORS: vectors, HEADER: header})
+    header = task_header(assignment, manifest)
+    header |= {"client": client, "last_accepted": assignment.task.last_accepted.get(client, NEVER)}
+    return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
 def task_header(assignment: Assignment, manifest: Manifest) -> dict[str, ConfigRecordValues]:

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..algorithms.ingredients import find
 from ..errors import FedladaError, require
-from ..server.collect import collect
+from ..server.collect import Collector, collect
 from ..server.loop import federate
 from ..server.model import Server
 from ..server.plan import Plan
@@ -94,7 +94,7 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
         engine = GridEngine.of(
             plan, grid, own, nodes=1, wait=1.0, clients=clients, partitions=partitions
         )
-        collector = Leaves(engine).collect if clients else collect
+        collector: Collector = Leaves(engine).collect if clients else collect
         record = next(iter(federate(plan, engine, server.state, collector=collector)))
     except FedladaError as error:
         raise FedladaError("; ".join([str(error), *grid.errors])) from error

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -248,7 +248,7 @@ def aggregator_table(aggregator: Callable[[], object]) -> dict[str, Any]:
         if aggregator is own:
             return {"name": name}
         if isinstance(own, _Rule) and isinstance(aggregator, type(own)):
-            return {"name": name, **asdict(aggregator)}  # type: ignore[call-overload]
+            return {"name": name, **asdict(cast(Any, aggregator))}
     raise FedladaError(
         f"the aggregator is {aggregator}, and leaves know only {', '.join(AGGREGATORS)}; choose one"
         " of these, or let each node be one client"
