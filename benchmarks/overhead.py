@@ -59,18 +59,27 @@ class Bare:
         self.late = [torch.tensor(1e9)] * len(self.x)
 
     def round(self) -> None:
-        lr = self.settings["lr"] * 0.998**self.t
-        delta = [torch.zeros_like(p, dtype=torch.float64) for p in self.x]
-        v_sum = [torch.zeros_like(p, dtype=torch.float64) for p in self.x]
-        for i in FixedSize(self.cohort).cohort(0, self.t, CLIENTS):
+        delta, v_sum = self.sums(), self.sums()
+        self.collect(self.t, FixedSize(self.cohort).cohort(0, self.t, CLIENTS), delta, v_sum)
+        self.serve(delta, v_sum)
+
+    def sums(self) -> list[torch.Tensor]:
+        return [torch.zeros_like(p, dtype=torch.float64) for p in self.x]
+
+    def collect(self, t: int, clients: list[int], delta: list, v_sum: list) -> None:
+        lr = self.settings["lr"] * 0.998**t
+        for i in clients:
             with torch.no_grad():
                 torch._foreach_copy_(self.params, self.x)
-            v_hat = self.train(self.clients[i], lr, seed_of(0, "client", self.t, i))
+            v_hat = self.train(self.clients[i], lr, seed_of(0, "client", t, i))
             with torch.no_grad():
                 for j, p in enumerate(self.params):
                     delta[j] += self.x[j] - p
                     if self.amended:
                         v_sum[j] += v_hat[j]
+
+    def serve(self, delta: list, v_sum: list) -> None:
+        lr = self.settings["lr"] * 0.998**self.t
         for j in range(len(self.x)):
             mean = (delta[j] / self.cohort).float()
             self.x[j] = self.x[j] - self.settings["server_lr"] * mean

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import json
 import random
 
 import pytest
@@ -14,10 +15,12 @@ from fedlada import ALGORITHMS, Failure, Plan
 from fedlada.engines.faulty import FAULTS
 from fedlada.protocol.messages import Reply
 from fedlada.server.collect import collect, new_tally
+from fedlada.server.guard.contract import up_like
 from fedlada.server.loop import advance, next_task
 from fedlada.server.record import Clock
 from fedlada.server.robust import AGGREGATORS
 from fedlada.server.tally import Tally
+from fedlada.server.tally_form import read, written
 
 CLIENTS = 12
 HOSTILE = {
@@ -76,7 +79,24 @@ def split(cohort: list[int], seed: int) -> list[list[int]]:
     return shares
 
 
-def assert_split_makes_no_difference(plan: Plan, fed: Federation) -> None:
+def sent_on(tally: Tally, plan: Plan, fed: Federation, task, cohort, share) -> Tally:
+    """The tally after it has crossed to another process as JSON and bytes."""
+    header, tensors = written(tally)
+    crossed = {
+        name: [torch.frombuffer(bytearray(t.numpy().tobytes()), dtype=t.dtype).view(t.shape)
+               if t.numel() else t for t in ts]
+        for name, ts in tensors.items()
+    }  # fmt: skip
+    return read(
+        json.loads(json.dumps(header)),
+        crossed,
+        new_tally(plan, task, cohort, fed.state),
+        like=up_like(plan.algorithm, task),
+        share=share,
+    )
+
+
+def assert_split_makes_no_difference(plan: Plan, fed: Federation, *, crossing: bool) -> None:
     task, cohort, replies = sent(fed, plan)
     whole = collect(plan, Replayed(replies), task, cohort, fed.state, clock=Clock())
     state, record = after(plan, fed, whole)
@@ -86,6 +106,11 @@ def assert_split_makes_no_difference(plan: Plan, fed: Federation) -> None:
             collect(plan, Replayed(replies, seed), task, cohort, fed.state, share=share)
             for share in split(cohort, seed)
         ]
+        if crossing:
+            tallies = [
+                sent_on(tally, plan, fed, task, cohort, share)
+                for tally, share in zip(tallies, split(cohort, seed), strict=True)
+            ]
         first, *rest = (tallies[i] for i in order)
         for other in rest:
             first.merge(other)
@@ -103,18 +128,34 @@ def federation(name: str) -> Federation:
     )
 
 
+crossing = pytest.mark.parametrize("crossing", [False, True], ids=["merged", "written and read"])
+
+
+@crossing
 @pytest.mark.parametrize("rounds", [0, 2], ids=["first round", "later"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_three_collectors_are_one(name, rounds):
+def test_three_collectors_are_one(name, rounds, crossing):
     fed = federation(name)
     fed.run(rounds)
-    assert_split_makes_no_difference(fed.plan(rounds=9), fed)
+    assert_split_makes_no_difference(fed.plan(rounds=9), fed, crossing=crossing)
 
 
+@crossing
+@pytest.mark.parametrize("rounds", [0, 2], ids=["first round", "later"])
 @pytest.mark.parametrize("name", sorted(AGGREGATORS))
-def test_three_collectors_are_one_under_every_aggregator(name):
+def test_three_collectors_are_one_under_every_aggregator(name, rounds, crossing):
     fed = federation("fedlada")
-    assert_split_makes_no_difference(fed.plan(rounds=9, aggregator=name), fed)
+    fed.run(rounds)
+    plan = fed.plan(rounds=9, aggregator=name)
+    assert_split_makes_no_difference(plan, fed, crossing=crossing)
+
+
+@crossing
+def test_three_collectors_are_one_with_weights(crossing):
+    fed = federation("scaffold")
+    fed.run(2)
+    plan = fed.plan(rounds=9, weighting="examples")
+    assert_split_makes_no_difference(plan, fed, crossing=crossing)
 
 
 @pytest.mark.parametrize("name", ["fedlada", "scaffold"])
@@ -165,7 +206,7 @@ def test_few_replies_are_held_in_the_first_round_and_none_later():
         fed.run(rounds)
         task, cohort = next_task(plan, fed.state, CLIENTS)
         made = collect(plan, Replayed({}), task, [], fed.state)
-        watched = Watched(made.total, cohort, new_tally(plan, task, cohort, fed.state)._admission)
+        watched = Watched(made.total, cohort, new_tally(plan, task, cohort, fed.state).admission)
         most.clear()
         for reply in fed.engine.exchange(task, cohort):
             watched.add(reply)

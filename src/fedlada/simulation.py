@@ -1,4 +1,4 @@
-"""``fedlada.simulate``: a whole federation in one process, as an iterable of round records."""
+"""``fedlada.simulate``: a whole federation on one machine, as an iterable of round records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch import nn
 
 from .algorithms import ALGORITHMS
 from .client.round import D, Train
-from .client.store import DiskStore, Store
+from .client.store import DiskStore, MemoryStore, Store
 from .client.training import Evaluation, LocalTraining
 from .curves import plot
 from .engines.in_process import ClientDatasets, InProcess, check_clients
+from .engines.ranks import Ranks, launched
+from .engines.workers import Workers
 from .errors import FedladaError, require
 from .protocol.engine import Engine
 from .protocol.federated import clients_keep, federated_parameters
 from .server.checkpoint import Checkpoints
+from .server.collect import collect
 from .server.loop import federate
 from .server.model import Evaluate, Server
 from .server.plan import Plan, PlanSettings
@@ -40,7 +43,14 @@ class Simulation(Generic[D]):
     until the end of a ``with`` block.
     """
 
-    def __init__(self, plan: Plan, engine: Engine, server: Server, evaluate: Evaluate | None):
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        server: Server,
+        evaluate: Evaluate | None,
+        workers: Workers | Ranks | None = None,
+    ) -> None:
         self.plan = plan
         self.state = server.state
         """The server's state after the last record; pass it to :func:`simulate` to continue."""
@@ -50,7 +60,7 @@ class Simulation(Generic[D]):
         """The records of the rounds that this object has run so far."""
         self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
-        self._server = server
+        self._server, self._workers = server, workers
         self._running = self._rounds(engine, evaluate)
 
     def __iter__(self) -> Iterator[RoundRecord]:
@@ -74,8 +84,10 @@ class Simulation(Generic[D]):
         return plot(self, metric=metric)
 
     def close(self) -> None:
-        """Release the directory of the checkpoints for another run."""
+        """Release the directory of the checkpoints for another run, and end the workers."""
         self._server.close()
+        if self._workers is not None:
+            self._workers.close()
 
     @property
     def model(self) -> nn.Module:
@@ -83,6 +95,10 @@ class Simulation(Generic[D]):
         return self._server.model()
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
+        if isinstance(self._workers, Ranks) and self._workers.rank:
+            self._workers.serve(self.plan, engine)
+            self.close()
+            return
         try:
             for record in federate(
                 self.plan,
@@ -90,12 +106,16 @@ class Simulation(Generic[D]):
                 self.state,
                 evaluate=self._server.evaluation(evaluate),
                 save=self._server.save,
+                collector=collect if self._workers is None else self._workers.collect,
             ):
                 self.records.append(record)
                 yield record
         except Exception:
             self.close()
             raise
+        finally:
+            if self._workers is not None:  # also after an interrupt
+                self._workers.close()
         self.close()
 
 
@@ -110,9 +130,10 @@ def simulate(
     state: ServerState | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
     config: Mapping[str, object] | None = None,
+    workers: int | None = None,
     **plan: Unpack[PlanSettings],
 ) -> Simulation[D]:
-    """Train ``model`` over the clients in ``data``, in this process.
+    """Train ``model`` over the clients in ``data``, in this process or in several ``workers``.
 
     ``data[i]`` is the data of client i and is passed to ``train(model, data[i], optimizer)``.  The
     default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50.  It takes
@@ -133,31 +154,82 @@ def simulate(
     the result, such as how the data were split, into ``config``: a directory refuses a run with
     another configuration.
 
+    With ``workers``, as many forked processes share the clients of each round, with one thread of
+    torch's each.  The result has the same bits, and a run may be continued with another number.
+    What a training loop changes besides its model stays in its worker.  A script that ``torchrun``
+    started shares the clients among its ranks instead: rank 0 has the records, the checkpoints and
+    the result, and on the others the loop over the run is empty.
+
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
     ...     print(record.round, record.client_metrics)
     """
     _check(model, data, plan, train=train, evaluate=evaluate)
+    pool = _workers(workers, engine)
     plan.setdefault("sampling", FixedSize(min(10, len(data))))
     chosen = Plan.of(**plan)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working = copy.deepcopy(model)
+    serves = not (isinstance(pool, Ranks) and pool.rank)
     server = Server(
         chosen,
         working,
         state=state,
-        checkpoints=saving,
+        checkpoints=saving if serves else None,
         config={"clients": len(data), "train": training, **(config or {})},
     )
     if engine is None:
-        keeps = clients_keep(chosen.algorithm, chosen.buffers)
-        if store is None and saving is not None and keeps:
-            store = DiskStore(saving.clients)
+        if clients_keep(chosen.algorithm, chosen.buffers):
+            store = _store(store, saving, pool)
         engine = InProcess(
             chosen.algorithm, working, data, training, store=store, buffers=chosen.buffers
         )
-    return Simulation(chosen, engine, server, evaluate)
+    return Simulation(chosen, engine, server, evaluate, pool)
+
+
+def _workers(count: int | None, engine: Engine | None) -> Workers | Ranks | None:
+    """Return those that share the clients of a run, or None if it is one process."""
+    if count is None:
+        return Ranks() if engine is None and launched() else None
+    require(
+        type(count) is int and count >= 1,
+        f"workers is {count!r}; it must be a whole number of processes, 1 or more",
+    )
+    if count == 1:
+        return None
+    require(
+        engine is None,
+        f"workers is {count} and there is an engine, which runs the clients itself; give one of"
+        " the two",
+    )
+    require(
+        not launched(),
+        f"workers is {count}, and torchrun has started several processes already; leave workers"
+        " out, and choose their number with --nproc-per-node",
+    )
+    return Workers(count)
+
+
+def _store(
+    given: Store | None, saving: Checkpoints | None, workers: Workers | Ranks | None
+) -> Store | None:
+    """Return where clients keep their vectors: files, if more than one process needs them."""
+    require(
+        workers is None or not isinstance(given, MemoryStore),
+        "the store is a MemoryStore, and several processes share no memory; give"
+        " store=fedlada.DiskStore(directory)",
+    )
+    if given is None and saving is not None:
+        return DiskStore(saving.clients)
+    if given is None and isinstance(workers, Workers):
+        return DiskStore(workers.directory())
+    require(
+        given is not None or workers is None,
+        "clients keep vectors between rounds, and each may be on another rank next time; give"
+        " checkpoints, or store=fedlada.DiskStore(directory), in a directory that all ranks share",
+    )
+    return given
 
 
 def _check(model: object, data: object, plan: Mapping[str, object], **called: object) -> None:

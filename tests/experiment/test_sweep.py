@@ -18,6 +18,7 @@ from fedlada.experiment.results.comparison import targets_of
 from fedlada.experiment.results.frames import frame, summary
 from fedlada.experiment.run import rounds
 from fedlada.experiment.run.directory import RunDirectory, runs_in
+from fedlada.experiment.run.sweep import CORES, at_a_time
 
 FILE = """
 name = "small"
@@ -98,6 +99,37 @@ def test_a_sweep_that_was_stopped_ends_its_processes_and_goes_on(tmp_path, how):
     lines = (first / "records.jsonl").read_text().splitlines()
     numbers = [json.loads(line)["round"] for line in lines]
     assert numbers == list(range(1, done + 3))
+
+
+def test_jobs_and_workers_share_the_cores(tmp_path):
+    file, out = tmp_path / "file.toml", tmp_path / "out"
+    file.write_text(FILE)
+    runs = []
+    for workers in (1, 2):
+        for name, config in cells(file, [f"engine.workers={workers}"]).items():
+            runs.append(out / f"{name}-{workers}")
+            RunDirectory(runs[-1]).prepare(config)
+    few, many = runs[:6], runs[6:]
+    for cores in (1, 2, 5, 8, 64):
+        for of, workers in ((few, 1), (many, 2), (runs, 2)):
+            jobs, sentence = at_a_time(of, None, cores=cores)
+            assert jobs == 1 or jobs * workers <= cores < (jobs + 1) * workers
+            assert bool(sentence) == (workers > cores)
+    assert at_a_time(many, 2, cores=4) == (2, "")
+    jobs, sentence = at_a_time(many, 3, cores=4)
+    assert jobs == 3  # as asked for
+    assert "3 at a time with engine.workers = 2 are 6 processes on 4 cores" in sentence
+    assert at_a_time(many[:2], 3, cores=4) == (3, "")  # there are no more than two
+
+
+def test_runs_of_a_sweep_may_have_workers(tmp_path, swept, capsys):
+    words = ["--only", "fedlada-*-seed0", "--out", str(tmp_path), "--jobs", str(CORES)]
+    command("sweep", f"{swept}/file.toml", "engine.workers=2", *words)
+    assert ("processes on" in capsys.readouterr().out) == (CORES < 2)
+    name = "fedlada-lr0.01-seed0"
+    one, other = (frame([base]).filter(pl.col("run") == name) for base in (swept / "out", tmp_path))
+    same = ["validation_accuracy", "drift", "consistency", "client_loss"]
+    assert one[same].equals(other[same])
 
 
 def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):

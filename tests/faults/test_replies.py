@@ -140,7 +140,7 @@ def test_whatever_is_admitted_is_within_the_limits_when_it_is_measured_again(nam
     task, cohort = next_task(plan, fed.state, CLIENTS)
 
     def admission() -> Admission:
-        return new_tally(plan, task, cohort, fed.state)._admission
+        return new_tally(plan, task, cohort, fed.state).admission
 
     touched = 0
     for honest in fed.engine.exchange(task, cohort):

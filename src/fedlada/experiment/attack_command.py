@@ -104,6 +104,11 @@ def _config(file: Path, changes: list[str]) -> Experiment:
             f"engine.name is {config.engine.name!r}; attacks run in one process: add"
             " engine.name=process."
         )
+    if config.engine.workers > 1:
+        raise ExperimentError(
+            f"engine.workers is {config.engine.workers}; each attack is one process: add"
+            " engine.workers=1, and choose with --jobs how many run at a time."
+        )
     return config
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from .config.reading import check_targets, read
 from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
 from .run.rounds import run as rounds_of
-from .run.sweep import finish
+from .run.sweep import at_a_time, finish
 
 __all__ = ["app", "run"]
 
@@ -36,7 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
-CORES = os.cpu_count() or 1
 app.command(epilog=ATTACK_EXAMPLE)(attack)
 
 File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
@@ -58,7 +56,10 @@ Rounds = Annotated[
     int | None,
     typer.Option(min=1, help="only up to this round, for runs of unequal length"),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="processes at a time")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="runs at a time; else as many as cores, over engine.workers"),
+]
 
 
 def run(words: Sequence[str]) -> None:
@@ -88,7 +89,7 @@ def sweep(
     file: File,
     changes: Changes = None,
     out: Out = None,
-    jobs: Jobs = CORES,
+    jobs: Jobs = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'"),
@@ -116,7 +117,7 @@ def sweep(
 @app.command(epilog="Example: fedlada resume runs/desk-tune --jobs 2")
 def resume(
     directory: Annotated[Path, typer.Argument(help="of a run or a sweep", show_default=False)],
-    jobs: Jobs = CORES,
+    jobs: Jobs = None,
 ) -> None:
     """Resume the unfinished runs in a directory."""
     found = runs_in(directory)
@@ -229,7 +230,7 @@ def _one(directory: Path) -> None:
     _next(directory)
 
 
-def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
+def _many(found: Sequence[Path], *, jobs: int | None, base: Path) -> None:
     left = [directory for directory in found if not RunDirectory(directory).finished()]
     console.print(
         f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
@@ -237,8 +238,11 @@ def _many(found: Sequence[Path], *, jobs: int, base: Path) -> None:
     if not left:
         _next(base)
         return
+    number, crowded = at_a_time(left, jobs)
+    if crowded:
+        console.print(crowded, highlight=False, soft_wrap=True)
     with _alone(base), _resumable(base), Display(console, found) as display:
-        standing = finish(left, jobs=jobs, watch=display.watch)
+        standing = finish(left, jobs=number, watch=display.watch)
     if standing.failed:
         for directory in standing.failed:
             log = RunDirectory(directory).log_file

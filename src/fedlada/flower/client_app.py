@@ -18,7 +18,8 @@ from ..client.labelled import examples_in
 from ..client.round import ClientSession, D, Train, client_session
 from ..errors import require
 from .context_store import client_store
-from .records import HEADER, Assignment, evaluation_record, read_task, reply_record
+from .header import HEADER
+from .records import Assignment, evaluation_record, read_task, reply_record
 
 __all__ = [
     "ClientEvaluation",

@@ -26,7 +26,7 @@ from ..protocol.messages import Assessment, Failure, Rejection, Reply, Task
 from ..protocol.wire import send
 from ..server.plan import Plan
 from .nodes import Nodes
-from .pull import POLL, Pull, Unreadable
+from .pull import POLL, Missing, Pull, Unreadable, answers
 from .records import (
     Assignment,
     arrived,
@@ -80,9 +80,9 @@ class GridEngine:
             deadline is None or deadline > 0,
             f"deadline is {deadline}; it must be positive seconds, or None for no deadline",
         )
-        self._grid, self._manifest, self._algorithm = grid, manifest, algorithm
+        self.grid, self.manifest, self._algorithm = grid, manifest, algorithm
         self._buffers: BufferPolicy = buffers
-        self._deadline = deadline
+        self.deadline = deadline
         self._nodes, self._clients, self.keeps = Nodes(partitions), clients, keeps
         self._find(nodes, wait)
 
@@ -130,7 +130,7 @@ class GridEngine:
             task,
             cohort,
             MessageType.TRAIN,
-            lambda content: read_reply(content, self._manifest, codecs),
+            lambda content: read_reply(content, self.manifest, codecs),
         )
 
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
@@ -151,43 +151,46 @@ class GridEngine:
     def _exchange(
         self, task: Task, cohort: Sequence[int], kind: str, read: Callable[[RecordDict], R]
     ) -> Iterator[R | Failure]:
-        began = time.monotonic()
-        if any(self._node(client) is None for client in cohort):
-            self._ask_new_nodes(wait=5.0)
-        elif self.disagreeing:  # nodes that came since may know better
-            self._ask_new_nodes(wait=1.0)
+        end = self.end()
+        self.look_for(cohort)
         parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
-        vectors = pack(parcel)
-        assignment = Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
-        messages, clients = [], []
+        vectors, assignment = pack(parcel), self.assignment(task)
+        messages: dict[int, Message] = {}
         for client in cohort:
-            node = self._node(client)
+            node = self.node(client)
             if node is None:
                 yield Failure(client=client, reason="not connected", reached=False)
                 continue
-            record = task_record(assignment, vectors, self._manifest, client=client)
-            messages.append(self._message(record, node, kind, task.round))
-            clients.append(client)
-        pushed = list(zip(self._grid.push_messages(messages), clients, strict=True))
-        del messages, vectors, assignment, parcel
-        pending = {message_id: client for message_id, client in pushed if message_id}
-        for message_id, client in pushed:
-            if not message_id:
-                yield Failure(client=client, reason="not sent", reached=False)
-        end = None if self._deadline is None else began + self._deadline
-        with Pull(self._grid, list(pending), end) as replies:
-            for message_id, message in replies:
-                yield self._read(message, pending.pop(message_id), read)
-                del message
-        for client in pending.values():
-            yield Failure(client=client, reason="deadline")
+            record = task_record(assignment, vectors, self.manifest, client=client)
+            messages[client] = self.message(record, node, kind, task.round)
+        del vectors, assignment, parcel
+        for client, message in answers(self.grid, messages, end):
+            yield self._read(message, client, read)
+            del message
+
+    def end(self) -> float | None:
+        """Return when a round that begins now must end, by this process's clock."""
+        return None if self.deadline is None else time.monotonic() + self.deadline
+
+    def look_for(self, cohort: Sequence[int]) -> None:
+        """Ask new nodes who they are, if some of the cohort's are not connected."""
+        if any(self.node(client) is None for client in cohort):
+            self._ask_new_nodes(wait=5.0)
+        elif self.disagreeing:  # nodes that came since may know better
+            self._ask_new_nodes(wait=1.0)
+
+    def assignment(self, task: Task) -> Assignment:
+        """Return the task with what its receivers need besides."""
+        return Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Do nothing: each client is told with its next task."""
 
     def _read(
-        self, message: Message | Unreadable, client: int, read: Callable[[RecordDict], R]
+        self, message: Message | Unreadable | Missing, client: int, read: Callable[[RecordDict], R]
     ) -> R | Failure:
+        if isinstance(message, Missing):
+            return Failure(client=client, reason=message.reason, reached=message.reached)
         if isinstance(message, Unreadable):
             return Rejection(client=client, reason="cannot be read")
         if message.has_error():
@@ -217,18 +220,18 @@ class GridEngine:
 
     def _ask_new_nodes(self, wait: float) -> None:
         """Ask new nodes which client they are, and count how many all say there are."""
-        connected = dict.fromkeys(self._grid.get_node_ids())
+        connected = dict.fromkeys(self.grid.get_node_ids())
         new = self._nodes.strangers(connected)
         if new:
             self._ask(new, connected, wait)
         self._nodes.recount(connected)
 
     def _ask(self, new: Sequence[int], connected: Collection[int], wait: float) -> None:
-        ids = self._grid.push_messages(
+        ids = self.grid.push_messages(
             [Message(RecordDict(), node, MessageType.QUERY, group_id="fedlada") for node in new]
         )
         nodes = dict(zip(ids, new, strict=True))
-        with Pull(self._grid, list(nodes), time.monotonic() + wait) as replies:
+        with Pull(self.grid, list(nodes), time.monotonic() + wait) as replies:
             for message_id, message in replies:
                 if isinstance(message, Unreadable) or message.has_error():
                     continue
@@ -239,10 +242,14 @@ class GridEngine:
                     continue
                 self._nodes.place(nodes[message_id], partition, partitions, connected)
 
-    def _node(self, client: int) -> int | None:
+    def node(self, client: int) -> int | None:
         """Return the node of a client; a cohort may be older than the number of clients."""
         return self._nodes.node(client) if client < self.clients else None
 
-    def _message(self, record: RecordDict, node: int, kind: str, round: int) -> Message:
-        ttl = None if self._deadline is None else self._deadline + SKEW
+    def partition(self, client: int) -> int:
+        """Return the partition id of a client's node."""
+        return client % (self._nodes.count or 1)
+
+    def message(self, record: RecordDict, node: int, kind: str, round: int) -> Message:
+        ttl = None if self.deadline is None else self.deadline + SKEW
         return Message(record, node, kind, ttl=ttl, group_id=str(round + 1))

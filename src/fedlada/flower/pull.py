@@ -9,11 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-__all__ = ["POLL", "Pull", "Unreadable"]
+__all__ = ["POLL", "Missing", "Pull", "Unreadable", "answers"]
 
 POLL = 0.2
 """Largest number of seconds between two polls for replies."""
@@ -31,6 +32,31 @@ class Unreadable:
 
 Found = tuple[str, Message | Unreadable]
 """The id of the answered message, and its reply, whose own claim of the id is not trusted."""
+
+
+class Missing(NamedTuple):
+    """A message without a reply, and why."""
+
+    reason: str
+    reached: bool = True
+
+
+def answers(
+    grid: Grid, messages: dict[int, Message], end: float | None
+) -> Iterator[tuple[int, Message | Unreadable | Missing]]:
+    """Push messages, whose memory is freed, and yield the reply to each by its key."""
+    pushed = list(zip(grid.push_messages(list(messages.values())), messages, strict=True))
+    messages.clear()
+    pending = {message_id: key for message_id, key in pushed if message_id}
+    for message_id, key in pushed:
+        if not message_id:
+            yield key, Missing("not sent", reached=False)
+    with Pull(grid, list(pending), end) as replies:
+        for message_id, message in replies:
+            yield pending.pop(message_id), message
+            del message
+    for key in pending.values():
+        yield key, Missing("deadline")
 
 
 class Pull:

@@ -9,6 +9,7 @@ keys that are written here; anything else is a :class:`MalformedReply`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,26 +31,27 @@ from ..protocol.federated import BufferPolicy
 from ..protocol.manifest import Manifest
 from ..protocol.messages import Assessment, Reply, Task, reply_parcel, well_named
 from ..protocol.wire import Parcel, receive, send
+from .header import HEADER, LONGEST_NAME, Header, number
 from .packing import opened, packed
 
 __all__ = [
     "Assignment",
     "arrived",
     "evaluation_record",
+    "read_assignment",
     "read_evaluation",
     "read_identity",
     "read_reply",
     "read_task",
     "reply_record",
+    "task_header",
     "task_record",
 ]
 
-VECTORS, HEADER, METRICS = "fedlada.vectors", "fedlada", "fedlada.metrics"
+VECTORS, METRICS = "fedlada.vectors", "fedlada.metrics"
 
-MOST_VECTORS, MOST_METRICS, LONGEST_NAME = 32, 100, 100
+MOST_VECTORS, MOST_METRICS = 32, 100
 MOST_CLIENTS = 10_000_000
-WIRE = range(-(2**63), 2**64)
-"""The integers that Flower can carry."""
 
 TASK = {
     *("client", "round", "seed", "lr", "nonce", "run", "last_accepted", "resumable_from"),
@@ -94,22 +96,26 @@ def task_record(
     assignment: Assignment, vectors: ArrayRecord, manifest: Manifest, *, client: int
 ) -> RecordDict:
     """Return the server's record for a client; ``vectors`` is packed once for the whole cohort."""
+    header = task_header(assignment, manifest)
+    header |= {"client": client, "last_accepted": assignment.task.last_accepted.get(client, NEVER)}
+    return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
+
+
+def task_header(assignment: Assignment, manifest: Manifest) -> dict[str, ConfigRecordValues]:
+    """Return what is the same for all receivers of a task."""
     task = assignment.task
-    header: dict[str, ConfigRecordValues] = {
-        "client": client,
+    return {
         "round": task.round,
         "seed": task.seed,
         "lr": task.lr,
         "nonce": task.nonce,
         "run": task.run,
-        "last_accepted": task.last_accepted.get(client, NEVER),
         "resumable_from": task.resumable_from,
         "algorithm": assignment.algorithm,
         "buffers": assignment.buffers,
         "codec": str(task.codecs),
         "manifest": manifest.text(),
     }
-    return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
 def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
@@ -123,11 +129,20 @@ def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, M
 
 
 def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
-    header = _Header(content, {VECTORS, HEADER}, TASK)
+    header = Header(content, {VECTORS, HEADER}, TASK)
+    client = header.integer("client")
+    last = {client: header.integer("last_accepted")}
+    return client, *read_assignment(header, content, model, last)
+
+
+def read_assignment(
+    header: Header, content: RecordDict, model: nn.Module, last_accepted: Mapping[int, int]
+) -> tuple[Assignment, Manifest]:
+    """Return what a task says to all of its receivers, and the manifest; a helper of readers."""
     buffers = cast(BufferPolicy, header.text("buffers"))  # Manifest.of checks the value
     manifest = Manifest.of(model, buffers)
     manifest.check(header.text("manifest", most=2**30))
-    packed_vectors, client = content[VECTORS], header.integer("client")
+    packed_vectors = content[VECTORS]
     if not isinstance(packed_vectors, ArrayRecord):
         raise MalformedReply("wrong records")
     codecs = Codecs.read(header.text("codec", most=2**12))
@@ -140,11 +155,11 @@ def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, 
         codecs=codecs,
         nonce=header.text("nonce"),
         run=header.text("run"),
-        last_accepted={client: header.integer("last_accepted")},
+        last_accepted=last_accepted,
         resumable_from=header.integer("resumable_from"),
     )
     algorithm = header.text("algorithm", most=2**20)
-    return client, Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
+    return Assignment(task=task, algorithm=algorithm, buffers=buffers), manifest
 
 
 def reply_record(reply: Reply, task: Task | None = None) -> RecordDict:
@@ -174,7 +189,7 @@ def read_reply(content: RecordDict, manifest: Manifest, codecs: Codecs | None = 
 
     Raises only :class:`MalformedReply`, and allocates no more than the manifest's bytes.
     """
-    header = _Header(content, {VECTORS, HEADER, METRICS}, REPLY)
+    header = Header(content, {VECTORS, HEADER, METRICS}, REPLY)
     arrays, metrics = content[VECTORS], content[METRICS]
     if not (isinstance(arrays, ArrayRecord) and isinstance(metrics, MetricRecord)):
         raise MalformedReply("wrong records")
@@ -207,7 +222,7 @@ def evaluation_record(answer: Assessment) -> RecordDict:
 
 def read_evaluation(content: RecordDict) -> Assessment:
     """Return what a client says of the server's model; raise only :class:`MalformedReply`."""
-    header = _Header(content, {HEADER, METRICS}, EVALUATION)
+    header = Header(content, {HEADER, METRICS}, EVALUATION)
     metrics = content[METRICS]
     if not isinstance(metrics, MetricRecord):
         raise MalformedReply("wrong records")
@@ -228,40 +243,11 @@ def arrived(content: RecordDict) -> int:
 
 def read_identity(content: RecordDict) -> tuple[int, int]:
     """Return a node's claimed client and number of clients; raise only :class:`MalformedReply`."""
-    header = _Header(content, {HEADER}, IDENTITY)
+    header = Header(content, {HEADER}, IDENTITY)
     client, clients = header.integer("client"), header.integer("clients")
     if not 0 <= client < clients <= MOST_CLIENTS:
         raise MalformedReply("impossible client number")
     return client, clients
-
-
-class _Header:
-    """Reads the header of a content, which must have exactly these records and keys."""
-
-    def __init__(self, content: RecordDict, records: set[str], keys: set[str]) -> None:
-        if not isinstance(content, RecordDict) or content.keys() != records:
-            raise MalformedReply("wrong records")
-        header = content[HEADER]
-        if not isinstance(header, ConfigRecord):
-            raise MalformedReply("wrong records")
-        if header.keys() != keys:
-            raise MalformedReply("wrong header keys")
-        self._values = header
-
-    def integer(self, key: str) -> int:
-        value = self._values[key]
-        if type(value) is not int or value not in WIRE:
-            raise MalformedReply("wrong header value")
-        return value
-
-    def number(self, key: str) -> float:
-        return _number(self._values[key], "wrong header value")
-
-    def text(self, key: str, *, most: int = LONGEST_NAME) -> str:
-        value = self._values[key]
-        if not isinstance(value, str) or len(value) > most:
-            raise MalformedReply("wrong header value")
-        return value
 
 
 def _metrics(record: MetricRecord) -> dict[str, float]:
@@ -269,10 +255,4 @@ def _metrics(record: MetricRecord) -> dict[str, float]:
         raise MalformedReply("too many metrics")
     if not all(map(well_named, record)):
         raise MalformedReply("wrong name of a metric")
-    return {name: _number(value, "wrong value of a metric") for name, value in record.items()}
-
-
-def _number(value: object, otherwise: str) -> float:
-    if not isinstance(value, float) and (type(value) is not int or value not in WIRE):
-        raise MalformedReply(otherwise)
-    return float(value)
+    return {name: number(value, "wrong value of a metric") for name, value in record.items()}

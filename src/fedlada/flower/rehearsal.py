@@ -20,11 +20,13 @@ from torch import nn
 
 from ..algorithms.ingredients import find
 from ..errors import FedladaError, require
+from ..server.collect import Collector, collect
 from ..server.loop import federate
 from ..server.model import Server
 from ..server.plan import Plan
 from ..server.record import RoundRecord
 from .grid import GridEngine
+from .leaves import Leaves
 from .memory_grid import MemoryGrid
 from .server_app import ServerConfig
 
@@ -76,7 +78,8 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
     grid = Talkative(
         client_app, nodes=1, node_config=settings, run_config={**config, "state-directory": ""}
     )
-    asked = ServerConfig.read(config).plan
+    server_config = ServerConfig.read(config)
+    asked, clients = server_config.plan, server_config.clients or None
     plan = Plan(  # what concerns a client; how the server combines several does not
         algorithm=asked.algorithm,
         buffers=asked.buffers,
@@ -88,8 +91,11 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
     own = model()
     server = Server(plan, copy.deepcopy(own), watch=list)
     try:
-        engine = GridEngine.of(plan, grid, own, nodes=1, wait=1.0, partitions=partitions)
-        record = next(iter(federate(plan, engine, server.state)))
+        engine = GridEngine.of(
+            plan, grid, own, nodes=1, wait=1.0, clients=clients, partitions=partitions
+        )
+        collector: Collector = Leaves(engine).collect if clients else collect
+        record = next(iter(federate(plan, engine, server.state, collector=collector)))
     except FedladaError as error:
         raise FedladaError("; ".join([str(error), *grid.errors])) from error
     require(

@@ -19,6 +19,7 @@ from ..algorithms import algorithm as named_algorithm
 from ..errors import require
 from ..protocol.seeds import seed_of
 from ..server.checkpoint import Checkpoints
+from ..server.collect import collect
 from ..server.evaluation import Survey
 from ..server.loop import check_applied, federate
 from ..server.model import Evaluate, Server
@@ -28,6 +29,7 @@ from ..server.sampling import FixedSize, Sampler
 from ..server.state import ServerState
 from ..server.watch import watchers
 from .grid import GridEngine
+from .leaves import Leaves
 
 __all__ = ["KEYS", "Finished", "OnRound", "ServerConfig", "run_server", "server_app"]
 
@@ -59,6 +61,9 @@ class ServerConfig:
     """Seconds to wait for these nodes."""
     num_partitions: int = 0
     """Number of nodes, each one client, connected or not; 0 takes what most of the nodes say."""
+    clients: int = 0
+    """Number of clients of all nodes, if each node is a leaf with several (:func:`leaf_app`); 0 if
+    each is one client."""
     checkpoints: str = ""
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
@@ -77,6 +82,16 @@ class ServerConfig:
             (type(asked) is int and asked >= 0) or (isinstance(asked, float) and 0 <= asked <= 1),
             f"evaluate-cohort is {asked!r}; it must be a number of clients such as 10, the chance"
             " of each such as 0.5, or 0 to ask none",
+        )
+        require(
+            type(self.clients) is int and self.clients >= 0,
+            f"clients is {self.clients!r}; it must be the number of clients of all leaves, or 0 if"
+            " each node is one client",
+        )
+        require(
+            not (self.clients and asked),
+            f"evaluate-cohort is {asked} and clients is {self.clients}; leaves do not evaluate the"
+            " model: leave evaluate-cohort out, and evaluate on the server",
         )
 
     @classmethod
@@ -188,6 +203,7 @@ def _rounds(
         nodes=config.nodes,
         wait=config.wait,
         deadline=config.deadline or None,
+        clients=config.clients or None,
         partitions=config.num_partitions or None,
     )
     began, before = time.monotonic(), state.round
@@ -198,6 +214,7 @@ def _rounds(
         evaluate=server.evaluation(evaluate),
         survey=None if evaluators is None else Survey(plan, engine, evaluators),
         save=server.save,
+        collector=Leaves(engine).collect if config.clients else collect,
     ):
         each = (time.monotonic() - began) / (record.round - before)
         print(progress(record, plan.rounds, each * (plan.rounds - record.round)), flush=True)

@@ -14,7 +14,7 @@ from ..protocol.federated import BUFFERS
 from ..protocol.messages import Task
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
-from .collect import collect
+from .collect import Collector, collect
 from .plan import Plan
 from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
@@ -37,6 +37,7 @@ def federate(
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     survey: Callable[[ServerState, RoundRecord], RoundRecord] | None = None,
     save: Callable[[ServerState, RoundRecord], int | None] | None = None,
+    collector: Collector = collect,
 ) -> Iterator[RoundRecord]:
     """Run rounds until ``state.round`` is ``plan.rounds`` and yield a record after each.
 
@@ -44,6 +45,7 @@ def federate(
     model, and returns the record with what they say.  ``save(state, record)`` is called after the
     update and before any client is told that its reply was accepted, so a run continued from the
     saved state is the same run.  It returns the earliest round from which the run can be resumed.
+    A ``collector`` other than :func:`collect` may share the cohort among several processes.
 
     A run in which no round changed the model ends with :class:`NothingApplied`.
     """
@@ -51,7 +53,7 @@ def federate(
     while state.round < plan.rounds:
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
-        tally = collect(plan, engine, task, cohort, state, clock=clock)
+        tally = collector(plan, engine, task, cohort, state, clock=clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate)
         if survey is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,14 @@ from torch import Tensor
 from ..algorithms import Vector, Vectors
 from ..algorithms.vectors import BLOCK
 from ..errors import require
+from ..protocol.codecs import MalformedReply
+from .exact import ExactMeans
+from .plain import Tensors, alike, integer, table
 
 __all__ = ["Mean"]
+
+PARTS = ("high", "low")
+"""The names of the rounded sum and the rounding error."""
 
 
 class Mean:
@@ -36,10 +42,8 @@ class Mean:
 
     def __init__(self) -> None:
         self.count = 0
-        self._weight = Fraction(0)
         self._sums: dict[str, _Sum] = {}
-        self._scalars: dict[str, tuple[Fraction, Fraction]] = {}
-        self._not_finite: set[str] = set()
+        self._scalars = ExactMeans()
 
     def fold(
         self, vectors: Vectors, *, weight: float = 1, scalars: Mapping[str, float] | None = None
@@ -56,12 +60,7 @@ class Mean:
             self._sums[name].check(vector)
         for name, vector in vectors.items():
             self._sums[name].add(vector, weight)
-        for name, value in (scalars or {}).items():
-            if math.isfinite(value):
-                self._add_scalar(name, Fraction(value) * Fraction(weight), Fraction(weight))
-            else:
-                self._not_finite.add(name)
-        self._weight += Fraction(weight)
+        self._scalars.fold(scalars or {}, weight)
         self.count += 1
 
     def combines(self, count: int) -> bool:
@@ -77,27 +76,48 @@ class Mean:
         self._alike(other._sums)
         for name, total in other._sums.items():
             self._sums[name].merge(total)
-        for name, (value, weight) in other._scalars.items():
-            self._add_scalar(name, value, weight)
-        self._not_finite |= other._not_finite
-        self._weight += other._weight
+        self._scalars.merge(other._scalars)
         self.count += other.count
 
     def vectors(self) -> Vectors:
         """Return the mean of each vector, rounded once to the terms' type."""
         self._some()
-        weight = float(self._weight)
+        weight = float(self.weight)
         return Vectors((name, total.over(weight)) for name, total in self._sums.items())
 
     def scalars(self) -> dict[str, float]:
         """Return the mean of each scalar over the terms that had it; NaN if one was not finite."""
         self._some()
-        means = {name: float(value / weight) for name, (value, weight) in self._scalars.items()}
-        return means | dict.fromkeys(self._not_finite, math.nan)
+        return self._scalars.means()
 
-    def _add_scalar(self, name: str, value: Fraction, weight: Fraction) -> None:
-        old, total = self._scalars.get(name, (Fraction(0), Fraction(0)))
-        self._scalars[name] = (old + value, total + weight)
+    def written(self) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
+        """Return the sums so far as plain values and tensors, which are not copied if dense."""
+        header = {"count": self.count, "scalars": self._scalars.written()}
+        named = ((name, total.parts()) for name, total in self._sums.items())
+        return header, {
+            f"{part}:{name}": [t]
+            for name, both in named
+            for part, t in zip(PARTS, both, strict=True)
+        }
+
+    def read(
+        self, header: object, tensors: Tensors, like: Mapping[str, Vector], *, most: int
+    ) -> None:
+        """Become what was written, of at most so many terms of the types and shapes of ``like``."""
+        values = table(header, {"count", "scalars"})
+        self.count = integer(values["count"], most=most)
+        names = like if self.count else {}
+        if tensors.keys() != {f"{part}:{name}" for part in PARTS for name in names}:
+            raise MalformedReply("wrong vectors of a tally")
+        self._scalars = ExactMeans.read(values["scalars"])
+        if (self.weight > 0) != (self.count > 0):
+            raise MalformedReply("wrong weights of a tally")
+        self._sums = {name: _Sum.read(tensors, name, like[name]) for name in names}
+
+    @property
+    def weight(self) -> Fraction:
+        """The sum of the weights."""
+        return self._scalars.weight
 
     def _alike(self, names: Mapping[str, object]) -> None:
         require(
@@ -116,6 +136,11 @@ class _Layout(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def dense(self) -> bool:
+        """Whether the elements lie in the order of their indices."""
+        return torch.empty(self.shape, device="meta").stride() == self.stride
+
     def new(self, device: torch.device) -> Tensor:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
@@ -123,13 +148,34 @@ class _Layout(NamedTuple):
 class _Sum:
     """The error-free sum of vectors of one shape, block by block over all their tensors."""
 
-    def __init__(self, like: Vector) -> None:
+    def __init__(self, like: Vector, parts: tuple[Tensor, Tensor] | None = None) -> None:
+        """Start at zero, or at these two parts."""
         self._like = [_Layout(t.shape, t.stride(), t.dtype) for t in like]
-        device = like.tensors[0].device if len(like) else None
-        self._high = torch.zeros(like.numel(), dtype=torch.float64, device=device)
-        self._low = torch.zeros_like(self._high)
+        if parts is None:
+            device = like.tensors[0].device if len(like) else None
+            zeros = torch.zeros(2, like.numel(), dtype=torch.float64, device=device)
+            parts = zeros[0], zeros[1]
+        self._high, self._low = parts
         self._scratch = self._high.new_empty(3, min(BLOCK, len(self._high)))
         self._plan = _plan([t.numel() for t in like])
+
+    @classmethod
+    def read(cls, tensors: Tensors, name: str, like: Vector) -> _Sum:
+        """Return the sum whose two parts are among the tensors."""
+        flat = Vector([torch.empty(like.numel(), dtype=torch.float64, device="meta")])
+        high, low = (alike(tensors, f"{part}:{name}", flat).tensors[0] for part in PARTS)
+        dense = Vector(torch.empty_like(t, memory_format=torch.contiguous_format) for t in like)
+        total = cls(like, (high, low))
+        total._high, total._low = total._ordered(cls(dense, (high, low)))
+        return total
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Return both parts, each tensor's elements in the order of its indices."""
+        both = self._high, self._low
+        if all(like.dense for like in self._like):
+            return both
+        high, low = (torch.cat([t.reshape(-1) for t in self._split(part)]) for part in both)
+        return high, low
 
     def empty(self) -> _Sum:
         """Return an empty sum of the same shape."""
@@ -159,9 +205,10 @@ class _Sum:
 
     def merge(self, other: _Sum) -> None:
         """Add another sum."""
+        high, low = self._ordered(other)
         for start, term in self._terms():
-            self._two_sum(start, term.copy_(other._high[start : start + len(term)]))
-        self._low.add_(other._low)
+            self._two_sum(start, term.copy_(high[start : start + len(term)]))
+        self._low.add_(low)
 
     def over(self, weight: float) -> Vector:
         """Return the sum divided by the weight, rounded once to the terms' type."""
@@ -172,6 +219,24 @@ class _Sum:
             for piece, part in pieces:
                 piece.copy_(part)
         return result
+
+    def _ordered(self, other: _Sum) -> tuple[Tensor, Tensor]:
+        """Return the other sum's parts with their elements in the order of this sum's."""
+        if [like.stride for like in other._like] == [like.stride for like in self._like]:
+            return other._high, other._low
+        high, low = torch.empty_like(self._high), torch.empty_like(self._low)
+        for own, theirs in ((high, other._high), (low, other._low)):
+            for t, u in zip(self._split(own), other._split(theirs), strict=True):
+                t.copy_(u)
+        return high, low
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """Return a view of each tensor's elements in its own shape."""
+        pieces = torch.split(flat, [like.shape.numel() for like in self._like])
+        return [
+            piece.as_strided(like.shape, like.stride, piece.storage_offset())
+            for piece, like in zip(pieces, self._like, strict=True)
+        ]
 
     def _new(self) -> Vector:
         return Vector(like.new(self._high.device) for like in self._like)

@@ -13,7 +13,8 @@ For replies x_1 ... x_n, each named vector is aggregated by itself (scalars by t
 None of these is the mean: where honest clients differ, each is biased towards the majority.  The
 cost in memory is cohort × (all up vectors), against 16 bytes per element for ``Mean``.
 CenteredClipping needs about 16 bytes per element more, and 50 per element of the largest tensor.
-The server must see single replies, which excludes secure aggregation and aggregation trees.
+The server must see single replies, which excludes secure aggregation; in an aggregation tree all
+replies travel to the root.
 byzfl, a maintained library, was considered: it requires torchvision, matplotlib and seaborn, and
 works on one flat vector.
 """
@@ -23,20 +24,28 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from ..algorithms import Vector, Vectors
 from ..algorithms.vectors import BLOCK
-from ..errors import require
+from ..errors import FedladaError, require
+from ..protocol.codecs import MalformedReply
 from .mean import Mean
+from .plain import Tensors, alike, integer, items, number, table
 
-__all__ = ["AGGREGATORS", "CenteredClipping", "CoordinateMedian", "TrimmedMean"]
+__all__ = [
+    "AGGREGATORS",
+    "CenteredClipping",
+    "CoordinateMedian",
+    "TrimmedMean",
+    "aggregator_table",
+]
 
 
 class _Held:
@@ -80,6 +89,32 @@ class _Held:
         for name, values in other._scalars.items():
             self._scalars.setdefault(name, []).extend(values)
         self.count += other.count
+
+    def written(self) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
+        """Return the replies as plain values and tensors, which are not copied."""
+        header = {"count": self.count, "scalars": self._scalars}
+        return header, {
+            f"{i}:{name}": vector.tensors
+            for i, reply in enumerate(self._replies)
+            for name, vector in reply.items()
+        }
+
+    def read(
+        self, header: object, tensors: Tensors, like: Mapping[str, Vector], *, most: int
+    ) -> None:
+        """Hold what was written, at most so many replies of the types and shapes of ``like``."""
+        values = table(header, {"count", "scalars"})
+        self.count = integer(values["count"], most=most)
+        if tensors.keys() != {f"{i}:{name}" for i in range(self.count) for name in like}:
+            raise MalformedReply("wrong vectors of a tally")
+        self._scalars = {
+            name: [number(value) for value in items(found, most=self.count)]
+            for name, found in table(values["scalars"]).items()
+        }
+        self._replies = [
+            Vectors((name, alike(tensors, f"{i}:{name}", own)) for name, own in like.items())
+            for i in range(self.count)
+        ]
 
     def vectors(self) -> Vectors:
         """Return the aggregate of each vector, in the replies' type."""
@@ -205,3 +240,16 @@ AGGREGATORS: dict[str, Callable[[], Mean | _Held]] = {
     "centered-clipping": CenteredClipping(),
 }
 """The aggregators by name, with default settings."""
+
+
+def aggregator_table(aggregator: Callable[[], object]) -> dict[str, Any]:
+    """Return the name and the settings of an aggregator of this library, for ``Plan.of``."""
+    for name, own in AGGREGATORS.items():
+        if aggregator is own:
+            return {"name": name}
+        if isinstance(own, _Rule) and isinstance(aggregator, type(own)):
+            return {"name": name, **asdict(cast(Any, aggregator))}
+    raise FedladaError(
+        f"the aggregator is {aggregator}, and leaves know only {', '.join(AGGREGATORS)}; choose one"
+        " of these, or let each node be one client"
+    )

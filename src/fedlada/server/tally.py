@@ -63,7 +63,7 @@ class Tally:
         self, total: Aggregator, cohort: Sequence[int], admission: Admission | Open
     ) -> None:
         """Start empty; ``cohort`` is the round's whole cohort in order, even for a share."""
-        self.total, self.cohort, self._admission = total, cohort, admission
+        self.total, self.cohort, self.admission = total, cohort, admission
         self.accepted: list[int] = []
         self.failures, self.rejected = Counter[str](), Counter[str]()
         self.limited = Counter[str]()
@@ -74,8 +74,10 @@ class Tally:
         """The accounts of the accepted clients, if the server sums up a vector of their replies."""
         self.held: list[Measured] = []
         """Replies that wait until the limits of the first round are set."""
-        self._usable: dict[int, Measured | None] = {}
-        self._observed = Mean()
+        self.usable: dict[int, Measured | None] = {}
+        """Until the limits of the first round are set: each client's reply that may set them."""
+        self.observed = Mean()
+        """The means of what is on record only: metrics, their squares and the deltas' norms²."""
         self.reported = Counter[str]()
         """The number of accepted replies with each metric, by the metric's name."""
 
@@ -84,17 +86,30 @@ class Tally:
         if isinstance(reply, Reply) and not all(map(well_named, reply.metrics)):
             reason = "wrong name of a metric"
             reply = Rejection(client=reply.client, reason=reason, nbytes=reply.nbytes)
-        outcome = reply if isinstance(reply, Failure) else self._admission.measure(reply)
+        outcome = reply if isinstance(reply, Failure) else self.admission.measure(reply)
         if isinstance(outcome, Failure):
             self._count(outcome)
         else:
             for name, size in outcome.sizes.items():
                 self.seen.setdefault(name, []).append(size)
             self.held.append(outcome)
-        if isinstance(reply, Failure) or self._admission.answered(reply.client):
+        if isinstance(reply, Failure) or self.admission.answered(reply.client):
             self._note(reply.client, None if isinstance(outcome, Failure) else outcome)
-        if self._admission.limits is not None or self._calibrated():
+        if self.admission.limits is not None or self._calibrated():
             self._release()
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no reply and no failure has come in."""
+        return not (self.accepted or self.held or self.failures or self.rejected or self.usable)
+
+    @property
+    def uncalibrated(self) -> int:
+        """Number of usable replies that are missing to set the limits of the first round."""
+        if self.admission.limits is not None:
+            return 0
+        usable = sum(measured is not None for measured in self.usable.values())
+        return max(self.admission.calibration - usable, 0)
 
     def enough(self, target: int | None) -> bool:
         """Return whether ``target`` replies are accepted; judge held ones if they may suffice."""
@@ -121,7 +136,7 @@ class Tally:
         require(not twice, f"client {min(twice, default=0)} is in two shares of one cohort")
         assert merge is not None
         merge(other.total)
-        self._observed.merge(other._observed)
+        self.observed.merge(other.observed)
         self.accepted += other.accepted
         self.contributed |= other.contributed
         for name in ("failures", "rejected", "limited", "reported"):
@@ -132,15 +147,15 @@ class Tally:
         self.bytes_up += other.bytes_up
         self.local_seconds += other.local_seconds
         self.held += other.held
-        self._usable |= other._usable
-        if self._admission.limits is None:
-            self._admission.limits = other._admission.limits
-        if self._admission.limits is not None or self._calibrated():
+        self.usable |= other.usable
+        if self.admission.limits is None:
+            self.admission.limits = other.admission.limits
+        if self.admission.limits is not None or self._calibrated():
             self._release()
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return means and standard deviations of the metrics that clients reported."""
-        scalars = self._observed.scalars() if self.accepted else {}
+        scalars = self.observed.scalars() if self.accepted else {}
         means = {
             name.removeprefix("metric:"): scalars[name]
             for name in sorted(scalars)
@@ -152,7 +167,7 @@ class Tally:
 
     def distances(self, moved: Vector, mean: Vector) -> tuple[float, float]:
         """Return drift and consistency, if the server moved by ``moved`` after a plain mean."""
-        squares = self._observed.scalars()["norm²"]
+        squares = self.observed.scalars()["norm²"]
         drift = squares - _square(mean.norm())
         # y_i - x' = moved - delta_i, and the mean of delta_i is known.
         consistency = squares - 2 * moved.dot(mean) + _square(moved.norm())
@@ -160,28 +175,28 @@ class Tally:
 
     def _note(self, client: int, measured: Measured | None) -> None:
         """Remember a client's reply for setting limits; None if it is not usable."""
-        if self._admission.limits is None and self._usable.get(client) is None:
-            self._usable[client] = measured
+        if self.admission.limits is None and self.usable.get(client) is None:
+            self.usable[client] = measured
 
     def _calibrated(self, *, final: bool = False) -> bool:
         """Set the limits once the first usable replies in the cohort's order have arrived."""
         first: list[Measured] = []
         for client in self.cohort:
-            if client not in self._usable and not final:
+            if client not in self.usable and not final:
                 return False
-            measured = self._usable.get(client)
+            measured = self.usable.get(client)
             first += [] if measured is None else [measured]
-            if len(first) == self._admission.calibration:
+            if len(first) == self.admission.calibration:
                 break
         if not first:
             return False
-        self._admission.calibrate(first)
-        self._usable.clear()
+        self.admission.calibrate(first)
+        self.usable.clear()
         return True
 
     def _release(self) -> None:
         while self.held:
-            outcome = self._admission.admit(self.held.pop(0))
+            outcome = self.admission.admit(self.held.pop(0))
             if isinstance(outcome, Rejection):
                 self._count(outcome)
                 continue
@@ -202,7 +217,7 @@ class Tally:
         observed = {f"metric:{name}": value for name, value in reply.metrics.items()}
         observed |= {f"square:{name}": value * value for name, value in reply.metrics.items()}
         observed["norm²"] = _square(reply.vectors.delta.norm())
-        self._observed.fold(Vectors(), weight=weight, scalars=observed)
+        self.observed.fold(Vectors(), weight=weight, scalars=observed)
         self.bytes_up += reply.nbytes
         self.reported.update(reply.metrics.keys())
         self.local_seconds += reply.seconds if 0 <= reply.seconds <= LONGEST else LONGEST

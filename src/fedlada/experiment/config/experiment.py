@@ -29,7 +29,7 @@ Setting = bool | int | float | str | list[float]
 # Keys that do not change the bits of finished rounds: a run may be resumed with other values.
 FREE = (
     *("name", "label", "track", "federation.rounds", "evaluate.targets"),
-    *("engine.name", "engine.nodes", MODULES),
+    *("engine.name", "engine.nodes", "engine.workers", MODULES),
 )
 # The key of each field of a plan; the algorithm has its own keys, algorithm and settings.
 PLANNED = {

@@ -169,3 +169,14 @@ class Engine(Section):
     """One process, Flower's simulation on Ray, or Flower's SuperNodes on this machine."""
     nodes: Count = 2
     """The number of SuperNodes that share the clients of a deployment; Ray ignores it."""
+    workers: Count = 1
+    """The number of processes that share the clients of a round, if name is ``process``."""
+
+    @model_validator(mode="after")
+    def _workers_are_of_this_process(self) -> Engine:
+        if self.workers > 1 and self.name != "process":
+            raise ValueError(
+                f"engine.workers is {self.workers} and engine.name is {self.name!r}, which starts"
+                " processes of its own; leave engine.workers out, or take engine.name=process"
+            )
+        return self

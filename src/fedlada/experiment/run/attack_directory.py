@@ -19,6 +19,7 @@ from typing import Any
 
 from ...atomic import write
 from ...engines.attacks import ATTACKS, Target
+from ...engines.worker import end_with_parent
 from ...errors import ExperimentError, nearest
 from ...server.lock import DirectoryLock
 from ..config.experiment import Experiment
@@ -26,7 +27,7 @@ from ..config.keys import flatten
 from ..config.reading import dump, read
 from .attack import ABSENT, BASELINES, HONEST, Cell, run_cell
 from .defences import unfit
-from .sweep import PRELOADED, end_with_parent
+from .sweep import PRELOADED
 
 __all__ = ["AttackDirectory", "Line", "Wanted", "chosen", "wanted"]
 

@@ -34,7 +34,8 @@ def run(path: Path) -> Iterator[RoundRecord]:
         from .on_flower import watched_rounds
 
         yield from watched_rounds(config, directory)
-    threads = torch.get_num_threads() if config.engine.name == "process" else 1
+    alone = config.engine.name == "process" and config.engine.workers == 1
+    threads = torch.get_num_threads() if alone else 1
     directory.finish(
         {
             "rounds": config.federation.rounds,
@@ -75,6 +76,7 @@ def _simulation(
         evaluate=problem.evaluate,
         checkpoints=directory.checkpoints(),
         engine=None if engine is None else engine(problem),
+        workers=config.engine.workers if engine is None else 1,
         config=config.identity(),
         **config.plan().settings(),
     )

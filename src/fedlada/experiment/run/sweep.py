@@ -1,5 +1,8 @@
 """Several runs at a time, each in a separate process with one thread, each resumable.
 
+Runs with ``engine.workers`` have as many processes that compute, so fewer run at a time: by default
+there are no more processes than cores.
+
 A sweep has no state of its own: its directory contains the directories of its runs, and the
 unfinished runs are the remaining work.
 """
@@ -21,11 +24,14 @@ from pathlib import Path
 
 import torch
 
+from ...engines.worker import end_with_parent
 from ...errors import FedladaError
 from .directory import RunDirectory
 from .rounds import run as run_in
 
-__all__ = ["PRELOADED", "Standing", "end_with_parent", "finish"]
+__all__ = ["CORES", "PRELOADED", "Standing", "at_a_time", "finish"]
+
+CORES = os.cpu_count() or 1
 
 TICK = 0.2  # seconds between checks of the processes
 PATIENCE = 10.0  # seconds that a terminated process has before it is killed
@@ -41,6 +47,23 @@ class Standing:
     running: list[Path] = field(default_factory=list)
     done: list[Path] = field(default_factory=list)
     failed: list[Path] = field(default_factory=list)
+
+
+def at_a_time(runs: Sequence[Path], jobs: int | None, *, cores: int = CORES) -> tuple[int, str]:
+    """Return how many runs to do at a time, and a sentence if they have more than the cores.
+
+    By default ``jobs`` times the workers of a run is at most the number of cores.
+    """
+    workers = max((RunDirectory(run).experiment().engine.workers for run in runs), default=1)
+    number = max(1, cores // workers) if jobs is None else jobs
+    processes = min(number, len(runs)) * workers
+    if processes <= cores:
+        return number, ""
+    advice = "give fewer --jobs" if number > 1 else "give fewer"
+    return number, (
+        f"{number} at a time with engine.workers = {workers} are {processes} processes on {cores}"
+        f" cores, which is slower than one for each core; {advice}"
+    )
 
 
 def finish(
@@ -60,7 +83,7 @@ def finish(
         while waiting or processes:
             while waiting and len(processes) < jobs:
                 run = waiting.popleft()
-                processes[run] = context.Process(target=_work, args=(run,), daemon=True)
+                processes[run] = context.Process(target=_work, args=(run,))
                 processes[run].start()
             wait([process.sentinel for process in processes.values()], timeout=TICK)
             for run, process in list(processes.items()):
@@ -94,11 +117,3 @@ def _work(run: Path) -> None:
             pass
     except FedladaError as error:  # its sentence is enough, and the last line of the log
         sys.exit(str(error))
-
-
-def end_with_parent() -> None:
-    """End this process as soon as the process that started it has ended."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

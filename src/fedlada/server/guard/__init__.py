@@ -1,9 +1,10 @@
 """The guard decides which replies may change the model, and by how much."""
 
 from .account import Accounts
-from .admission import Admission, Admitted, Measured, Weighting
+from .admission import Admission, Weighting
 from .limits import Guard, History, Limit, Seen
 from .open import Open
+from .outcome import Admitted, Measured
 
 __all__ = [
     "Accounts",

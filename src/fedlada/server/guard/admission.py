@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -19,36 +19,17 @@ from .account import Accounts
 from .contract import Contract
 from .limits import DELTA, Guard, History, Limit
 from .moments import SecondMoment
+from .outcome import Admitted, Measured
 
-__all__ = ["Admission", "Admitted", "Measured", "Weighting"]
+__all__ = ["Admission", "Weighting"]
 
 Weighting = Literal["uniform", "examples"]
 
 TENSOR = 1.5
 """The rise of one tensor may be this many times the limit of the whole."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Admitted:
-    """A reply that may be folded into the mean, and its weight."""
-
-    reply: Reply
-    weight: float
-    limited: tuple[str, ...] = ()
-    """What was corrected in it, such as the quantities reduced to their limits."""
-    account: float | None = None
-    """The client's account after this reply, if the server sums up one of its vectors."""
-
-
-class Measured(NamedTuple):
-    """A reply with the measured size of each of its quantities."""
-
-    reply: Reply
-    sizes: dict[str, float]
-    low: tuple[str, ...] = ()
-    """The vectors with an element below the lowest possible value."""
-    rises: Mapping[str, Sequence[float]] = {}
-    """The relative rise of each tensor of each second moment."""
+ROUNDING = 1e-3
+"""How far a mean may be beyond the limit of its terms, which are rounded, relative to the limit."""
 
 
 class Admission:
@@ -118,6 +99,18 @@ class Admission:
             sizes[self._accounts.name] = abs(self._accounts.after(reply.client, along))
         return Measured(reply, sizes, tuple(low), rises)
 
+    @property
+    def quantities(self) -> frozenset[str]:
+        """The names of what is measured of each reply."""
+        counts = ["steps", "lr_sum", *(["examples"] if self._weighting == "examples" else [])]
+        account = [] if self._accounts.up is None else [self._accounts.name]
+        return frozenset((*counts, *self._contract.like, *account))
+
+    @property
+    def moments(self) -> frozenset[str]:
+        """The names of the second moments among them."""
+        return frozenset(self._moments)
+
     def answered(self, client: int) -> bool:
         """Return whether the client has answered this task, with a valid reply or not."""
         return self._contract.answered(client)
@@ -165,6 +158,28 @@ class Admission:
         return Admitted(
             reply=admitted, weight=weight, limited=tuple(sorted(notes)), account=account
         )
+
+    def impossible(self, mean: Vectors, lr_sum: float, replies: int) -> str | None:
+        """Return the vector that cannot be the mean of so many admitted replies, if there is one.
+
+        A mean is no further than the furthest of its terms.  The rise of a mean of second moments
+        is at most the root of their number times the largest, by the triangle inequality.
+        """
+        count = (self.limits or {}).get("lr_sum")
+        middle = math.sqrt(count.low) * math.sqrt(count.high) if count is not None else 0.0
+        longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
+        middling = Reply(client=0, round=0, vectors=mean, examples=1, steps=1, lr_sum=lr_sum)
+        for name, limit in (self.limits or {}).items():
+            if name in self._moments:
+                size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
+            elif name in mean:
+                size = self._distance(name, mean[name], middling)
+            else:
+                continue
+            most = max(limit.high * longest, self._never_below.get(name, 0.0))
+            if not size <= most * (1 + ROUNDING):
+                return name
+        return None
 
     def _distance(self, name: str, vector: Vector, reply: Reply) -> float:
         """Return how far a vector is from that of a client without any gradient."""

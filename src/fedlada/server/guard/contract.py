@@ -11,7 +11,7 @@ from ...algorithms import Algorithm, Vector
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Reply, Task
 
-__all__ = ["MOST", "Contract", "counted", "measured"]
+__all__ = ["MOST", "Contract", "counted", "measured", "up_like"]
 
 METRICS, NAME = 100, 100
 """Largest number of metrics in a reply, and of characters in their names."""
@@ -26,10 +26,7 @@ class Contract:
     def __init__(self, algorithm: Algorithm, task: Task, cohort: Collection[int]) -> None:
         self._task, self._cohort = task, frozenset(cohort)
         self._answered: set[int] = set()
-        self.like: Mapping[str, Vector] = dict.fromkeys(algorithm.up, task.vectors.x)
-        """For each ``up`` vector, a vector with the shapes and types that it must have."""
-        if BUFFERS in task.vectors:
-            self.like = {**self.like, BUFFERS: task.vectors.buffers}
+        self.like = up_like(algorithm, task)
         types = {t.dtype for t in task.vectors.x}
         # Vectors are multiplied by lr_sum, and torch raises an error if their type cannot hold it.
         self._largest = min((torch.finfo(dtype).max for dtype in types), default=math.inf)
@@ -64,6 +61,12 @@ class Contract:
         if not (_is_number(reply.seconds) and 0 <= reply.seconds < math.inf):
             return "impossible counts"
         return None if measured(reply.metrics) else "wrong metrics"
+
+
+def up_like(algorithm: Algorithm, task: Task) -> dict[str, Vector]:
+    """Return, for each ``up`` vector, a vector with the shapes and types that it must have."""
+    like = dict.fromkeys(algorithm.up, task.vectors.x)
+    return like | ({BUFFERS: task.vectors.buffers} if BUFFERS in task.vectors else {})
 
 
 def _alike(vector: Vector, like: Vector) -> bool:

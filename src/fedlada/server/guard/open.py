@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...algorithms import Vectors
 from ...protocol.messages import Rejection, Reply
-from .admission import Admitted, Measured, Weighting
+from .admission import Weighting
 from .limits import Limit
+from .outcome import Admitted, Measured
 
 __all__ = ["Open"]
 
@@ -16,6 +18,8 @@ class Open:
 
     limits: Mapping[str, Limit] | None = {}
     calibration = 0
+    quantities: frozenset[str] = frozenset()
+    moments: frozenset[str] = frozenset()
 
     def __init__(self, weighting: Weighting) -> None:
         self._weighting = weighting
@@ -35,3 +39,7 @@ class Open:
         """Admit the reply unchanged."""
         weight = 1 if self._weighting == "uniform" else measured.reply.examples
         return Admitted(reply=measured.reply, weight=weight)
+
+    def impossible(self, mean: Vectors, lr_sum: float, replies: int) -> str | None:
+        """Return None: there are no limits."""
+        return None

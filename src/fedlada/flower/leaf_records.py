@@ -1,0 +1,233 @@
+"""Messages between the root of an aggregation tree and its leaves, as Flower records.
+
+The root sends the task with the leaf's share of the cohort and what the guard remembers.  The leaf
+answers with the tally of its share: plain values as JSON beside one array with all tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
+from torch import Tensor, nn
+
+from ..algorithms import Vector, Vectors
+from ..client.store import NEVER
+from ..errors import FedladaError, require
+from ..protocol.codecs import Codecs, MalformedReply
+from ..protocol.manifest import Entry, Layout, Manifest
+from ..protocol.messages import Task
+from ..protocol.wire import receive, send
+from ..server.guard import Limit
+from ..server.plan import Plan
+from ..server.robust import aggregator_table
+from ..server.sampling import Bernoulli
+from ..server.state import ServerState
+from ..server.tally import Tally
+from ..server.tally_form import written
+from .header import HEADER, Header
+from .packing import opened, packed
+from .records import (
+    TASK,
+    VECTORS,
+    Assignment,
+    pack,
+    read_assignment,
+    task_header,
+    unpack,
+)
+
+__all__ = ["Order", "Written", "order_record", "read_order", "read_tally", "tally_record"]
+
+SUMS, TENSORS = "fedlada.sums", "tensors"
+ORDER = (TASK - {"client"}) | {"clients", "cohort", "order"}
+TALLY = {"leaf", "round", "nonce", "names", "tally"}
+"""The keys of each kind of header."""
+
+PER_CLIENT, AT_LEAST = 2**15, 2**18
+"""Largest number of characters of a tally's JSON: of each client, and besides."""
+
+SUM = re.compile(r"total/(?:high|low):(\w+)")
+REPLY = re.compile(r"(?:total/\d{1,9}:|held/\d{1,9}/)(\w+)")
+"""The names of a tally's tensors, with the name of their vector."""
+
+EXACT = Codecs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a leaf collects: the task, its share of the cohort, and what its guard must know."""
+
+    assignment: Assignment
+    plan: Plan
+    cohort: Sequence[int]
+    share: Sequence[int]
+    state: ServerState
+    limits: Mapping[str, Limit] | None
+    seconds: float | None
+    """How long the leaf may take; None for as long as it needs."""
+
+
+def order_record(order: Order, vectors: ArrayRecord, manifest: Manifest) -> RecordDict:
+    """Return the root's record for a leaf; ``vectors`` is packed once for all leaves."""
+    plan, state, last = order.plan, order.state, order.assignment.task.last_accepted
+    table = {
+        "weighting": plan.weighting,
+        "guard": "off" if plan.guard is None else dataclasses.asdict(plan.guard),
+        "aggregator": aggregator_table(plan.aggregator),
+        "updates": state.updates,
+        "history": state.history,
+        "contributed": [[c, state.contributed[c]] for c in order.share if c in state.contributed],
+        "variances": [*state.variances],
+        "limits": None if order.limits is None else {n: [*v] for n, v in order.limits.items()},
+        "seconds": order.seconds,
+    }
+    header: dict[str, ConfigRecordValues] = {
+        "clients": list(order.share),
+        "cohort": list(order.cohort),
+        "last_accepted": [last.get(client, NEVER) for client in order.share],
+        "order": json.dumps(table),
+    }
+    record = ConfigRecord(task_header(order.assignment, manifest) | header)
+    sums = pack(send(_sums(plan, order.assignment.task, state.vectors), EXACT, "down", seed=0))
+    return RecordDict({VECTORS: vectors, SUMS: sums, HEADER: record})
+
+
+def read_order(content: RecordDict, model: nn.Module) -> tuple[Order, Manifest]:
+    """Return what a leaf is asked to collect, checked against its model, and the manifest.
+
+    The plan has the library's default algorithm: the caller decides which code it trusts.
+    """
+    require(
+        isinstance(content, RecordDict) and SUMS in content,
+        "this node is a leaf, and the server's task is for a single client: set clients in the"
+        " run's config to the number of clients of all leaves",
+    )
+    try:
+        return _read_order(content, model)
+    except (MalformedReply, TypeError, KeyError, ValueError) as wrong:
+        raise FedladaError(
+            f"the server's task is not one ({wrong}); both must run the same fedlada"
+        ) from wrong
+
+
+def _read_order(content: RecordDict, model: nn.Module) -> tuple[Order, Manifest]:
+    header = Header(content, {VECTORS, SUMS, HEADER}, ORDER)
+    share, last = header.integers("clients"), header.integers("last_accepted")
+    accepted = dict(zip(share, last, strict=True))
+    assignment, manifest = read_assignment(header, content, model, accepted)
+    table = json.loads(header.text("order", most=2**30))
+    plan = Plan.of(
+        weighting=table["weighting"],
+        guard=table["guard"],
+        aggregator=table["aggregator"],
+        buffers=assignment.buffers,
+        codec=assignment.task.codecs,
+        sampling=Bernoulli(1.0),
+    )
+    packed_sums = content[SUMS]
+    assert isinstance(packed_sums, ArrayRecord)
+    sums, _ = unpack(packed_sums, manifest, EXACT, "down")
+    state = ServerState(
+        Vectors({**assignment.task.vectors, **sums}),
+        round=assignment.task.round,
+        updates=table["updates"],
+        run=assignment.task.run,
+        contributed=dict(table["contributed"]),
+        history={name: [(m, s, n) for m, s, n in own] for name, own in table["history"].items()},
+        variances=tuple(table["variances"]),
+    )
+    limits = table["limits"] and {name: Limit(*ends) for name, ends in table["limits"].items()}
+    order = Order(
+        assignment=assignment,
+        plan=plan,
+        cohort=header.integers("cohort"),
+        share=share,
+        state=state,
+        limits=limits,
+        seconds=table["seconds"],
+    )
+    return order, manifest
+
+
+def _sums(plan: Plan, task: Task, server: Vectors) -> Vectors:
+    """Return the vectors along which the guard keeps accounts, unless the task has their bits."""
+    names = (total.into for total in plan.algorithm.sums)
+    coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)
+    return server.only(name for name in coded if name in server)
+
+
+def tally_record(tally: Tally, task: Task, leaf: int) -> RecordDict:
+    """Return the tally of a leaf's share as a record."""
+    header, tensors = written(tally)
+    payloads = [EXACT.of("up", name).encode(Vector(ts), seed=0) for name, ts in tensors.items()]
+    record: dict[str, ConfigRecordValues] = {
+        "leaf": leaf,
+        "round": task.round,
+        "nonce": task.nonce,
+        "names": " ".join(tensors),
+        "tally": json.dumps(header),
+    }
+    flat = torch.cat(payloads) if payloads else torch.empty(0, dtype=torch.uint8)
+    arrays = ArrayRecord({TENSORS: packed(flat)})
+    return RecordDict({VECTORS: arrays, HEADER: ConfigRecord(record)})
+
+
+@dataclass(frozen=True)
+class Written:
+    """A tally as it was sent: plain values beside tensors."""
+
+    leaf: int
+    round: int
+    nonce: str
+    header: Any
+    tensors: Mapping[str, Sequence[Tensor]]
+
+
+def read_tally(content: RecordDict, manifest: Manifest, clients: int) -> Written:
+    """Return a leaf's answer for so many clients, not yet as a tally.
+
+    Raises only :class:`MalformedReply`, and allocates no more than what was received.
+    """
+    most = AT_LEAST + PER_CLIENT * clients
+    header = Header(content, {VECTORS, HEADER}, TALLY)
+    arrays = content[VECTORS]
+    if not isinstance(arrays, ArrayRecord) or list(arrays) != [TENSORS]:
+        raise MalformedReply("wrong records")
+    # A copy, since sums of other leaves may be added in place.
+    payload, names = opened(arrays[TENSORS], copy=True), header.text("names", most=most).split()
+    layouts = [_layout(name, manifest) for name in names]
+    sizes = [sum(entry.nbytes for entry in layout) for layout in layouts]
+    if len(set(names)) < len(names) or sum(sizes) != payload.numel():
+        raise MalformedReply("wrong length of a vector")
+    pieces = zip(names, torch.split(payload, sizes) if sizes else (), layouts, strict=True)
+    return Written(
+        leaf=header.integer("leaf"),
+        round=header.integer("round"),
+        nonce=header.text("nonce"),
+        header=_json(header.text("tally", most=most)),
+        tensors={n: receive(n, piece, layout, EXACT, "up").tensors for n, piece, layout in pieces},
+    )
+
+
+def _layout(name: str, manifest: Manifest) -> Layout:
+    """Return the layout of a tally's tensors by their name."""
+    if found := SUM.fullmatch(name):
+        elements = sum(entry.numel for entry in manifest.layout(found[1]))
+        return [Entry("", "torch.float64", [elements])]
+    if found := REPLY.fullmatch(name):
+        return manifest.layout(found[1])
+    raise MalformedReply("wrong vectors of a tally")
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise MalformedReply("wrong values of a tally") from wrong

@@ -1,0 +1,286 @@
+"""A tree ends in the bits of the flat federation, and loses no more than a leaf's own clients.
+
+Here leaves live on a grid in memory; ``test_tree_over_tls.py`` starts them as programs.
+"""
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from torch import nn
+
+import fedlada
+from federations import same_bits
+from fedlada import LocalTraining
+from fedlada.data import ClientData
+from fedlada.flower import Finished, ServerConfig, client_app, leaf_app, run_server
+from fedlada.flower.header import HEADER
+from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.packing import opened, packed
+from fedlada.flower.records import VECTORS
+from fedlada.flower.rehearsal import rehearse
+from fedlada.protocol.seeds import seed_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
+
+LEAVES, EACH, ROUNDS = 3, 4, 2
+CLIENTS, COHORT = LEAVES * EACH, 10
+train = LocalTraining(steps=2, batch_size=4)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def data(client: int) -> ClientData:
+    generator = torch.Generator().manual_seed(client)
+    inputs = torch.randn(8 + client % 5, 4, generator=generator) + client % 3
+    return ClientData(inputs, inputs[:, :3].argmax(1))
+
+
+def leaf_data(context) -> list[ClientData]:
+    leaf = int(context.node_config["partition-id"])
+    return [data(client) for client in range(leaf, CLIENTS, LEAVES)]
+
+
+class Tree(MemoryGrid):
+    """Leaves of which some answer as they please, or not at all."""
+
+    def __init__(self, *, train=train, **settings) -> None:
+        super().__init__(leaf_app(model, leaf_data, train), nodes=LEAVES, **settings)
+        self.misbehave: dict[int, Callable[[Message], Message | None]] = {}
+
+    def reply(self, message: Message) -> Message | None:
+        leaf = message.metadata.dst_node_id - 1000
+        if message.metadata.message_type == "train" and leaf in self.misbehave:
+            return self.misbehave[leaf](message)
+        return super().reply(message)
+
+
+def settings(name: str, **more) -> dict:
+    usual = {"algorithm": name, "num-server-rounds": ROUNDS, "cohort": COHORT, "nodes": LEAVES}
+    usual |= {"buffers": "average", "clients": CLIENTS, "guard": "calibration = 6"}
+    return usual | {key.replace("_", "-"): value for key, value in more.items()}
+
+
+def through(tree: Tree, name: str, **more) -> Finished:
+    return run_server(tree, ServerConfig.read(settings(name, **more)), model)
+
+
+def flat(name: str, **more) -> Finished:
+    torch.manual_seed(seed_of(0, "model"))
+    clients = [data(client) for client in range(CLIENTS)]
+    plan = ServerConfig.read(settings(name, **more)).plan.settings()
+    run = fedlada.simulate(model(), clients, train=train, **plan)
+    records = run.run()
+    return Finished(model=run.model, state=run.state, history=records)
+
+
+def untimed(records) -> list:
+    times = {"seconds": 0.0, "local_seconds": 0.0, "server_seconds": 0.0}
+    return [vars(record) | times for record in records]
+
+
+@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
+    """Limits, buffers, client state and all that is on record are the same."""
+    tree, alone = through(Tree(), name), flat(name)
+    assert same_bits(tree.state.vectors, alone.state.vectors)
+    assert tree.state.history == alone.state.history
+    assert tree.state.contributed == alone.state.contributed
+    assert tree.state.last_accepted == alone.state.last_accepted
+    assert untimed(tree.history) == untimed(alone.history)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"aggregator": "trimmed-mean"},
+        {"aggregator": "{name = 'centered-clipping', iterations = 2}"},
+        {"weighting": "examples"},
+        {"guard": "strict"},
+        {"guard": "off"},
+        {"target": 7},
+        {"cohort": 0.5},
+    ],
+    ids=str,
+)
+def test_so_does_one_with_other_settings(more):
+    tree, alone = through(Tree(), "scaffold", **more), flat("scaffold", **more)
+    assert same_bits(tree.state.vectors, alone.state.vectors)
+    assert untimed(tree.history) == untimed(alone.history)
+
+
+def test_clients_of_a_leaf_keep_their_vectors_on_its_disk(tmp_path):
+    config = {"state-directory": str(tmp_path)}
+    tree = through(Tree(node_config=config), "scaffold")
+    assert same_bits(tree.state.vectors, flat("scaffold").state.vectors)
+    assert {int(path.name) for path in tmp_path.iterdir()} == set(tree.state.last_accepted)
+
+
+def test_a_client_that_fails_on_a_leaf_fails_alone():
+    def fragile(model, mine, optimizer):
+        if torch.equal(mine.inputs, data(4).inputs):
+            raise RuntimeError("no memory")
+        return train(model, mine, optimizer)
+
+    run = through(Tree(train=fragile), "fedlada", cohort=CLIENTS)
+    for record in run.history:
+        assert record.failures == {"client error": 1}
+        assert record.accepted == CLIENTS - 1
+
+
+def test_a_leaf_without_an_answer_loses_its_clients_alone():
+    tree = Tree()
+    tree.misbehave[1] = lambda message: None
+    run = through(tree, "fedlada", cohort=CLIENTS, deadline=2.0, guard="off")
+    for record in run.history:
+        assert record.accepted == CLIENTS - EACH
+        assert record.failures == {"deadline": EACH}
+        assert record.seconds < 4
+
+
+def test_a_leaf_sends_what_it_has_before_the_deadline():
+    """The root gives it less time than it has itself; what is not trained by then has failed."""
+    given = []
+
+    def slow(model, mine, optimizer):
+        time.sleep(0.3)
+        return train(model, mine, optimizer)
+
+    tree = Tree(train=slow)
+
+    def hurried(message: Message) -> Message:
+        header = dict(message.content[HEADER])
+        order = json.loads(header["order"])
+        given.append(order["seconds"])
+        header["order"] = json.dumps(order | {"seconds": 0.2})
+        message.content[HEADER] = ConfigRecord(header)
+        return MemoryGrid.reply(tree, message)
+
+    tree.misbehave[1] = hurried
+    more = {"deadline": 100.0, "guard": "off", "num-server-rounds": 1}
+    (record,) = through(tree, "fedlada", cohort=CLIENTS, **more).history
+    assert 0 < given[0] <= 80
+    assert EACH - 1 <= record.failures["deadline"] <= EACH
+    assert record.accepted == CLIENTS - record.failures["deadline"]
+
+
+def altered(tree: Tree, change: Callable[[dict], object]) -> Callable[[Message], Message]:
+    """A leaf that tells lies about its tally."""
+
+    def answer(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        header = dict(reply.content[HEADER])
+        told = json.loads(header["tally"])
+        change(told)
+        reply.content[HEADER] = ConfigRecord(header | {"tally": json.dumps(told)})
+        return reply
+
+    return answer
+
+
+LIES = {
+    "others' clients": lambda told: told["accepted"].__setitem__(0, 0),
+    "a client twice": lambda told: told["accepted"].append(told["accepted"][0]),
+    "more weight": lambda told: told["total"]["scalars"].update(weight=["ff", 0]),
+    "weight below zero": lambda told: told["total"]["scalars"].update(weight=["-1", 0]),
+    "a number that is none": lambda told: told["total"]["scalars"].update(weight=["0x1", 0]),
+    "more terms": lambda told: told["total"].update(count=50),
+    "more failures": lambda told: told["failures"].update(deadline=7),
+    "endless seconds": lambda told: told.update(local_seconds=float("inf")),
+    "other limits": lambda told: told["limits"]["delta"].__setitem__(1, 1e9),
+    "an account of others": lambda told: told["contributed"].append([0, 1.0]),
+    "another key": lambda told: told.update(other=1),
+    "sizes of none": lambda told: told["seen"]["delta"].pop(),
+    "a name of two lines": lambda told: told["reported"].update({"a\nb": 1}),
+    "steps beyond the limit": lambda told: told["total"]["scalars"]["sums"].update(
+        steps=[["fffff", 0], told["total"]["scalars"]["weight"]]
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_tally_that_cannot_be_is_rejected_with_its_clients(lie):
+    tree = Tree()
+
+    def from_the_second_round_on(message: Message) -> Message:
+        later = message.content[HEADER]["round"] > 0
+        return altered(tree, LIES[lie])(message) if later else MemoryGrid.reply(tree, message)
+
+    tree.misbehave[1] = from_the_second_round_on
+    run = through(tree, "scaffold", cohort=CLIENTS, num_server_rounds=2)
+    first, second = run.history
+    assert first.accepted == CLIENTS
+    assert second.accepted == CLIENTS - EACH
+    assert sum(second.rejected.values()) == EACH
+
+
+@pytest.mark.parametrize("factor", [1000.0, float("nan")])
+@pytest.mark.parametrize("name", ["fedlada", "scaffold", "fedavg"])
+def test_a_sum_that_no_limited_replies_have_is_rejected(name, factor):
+    tree = Tree()
+
+    def exaggerated(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        if message.content[HEADER]["round"] == 0:
+            return reply
+        sums = opened(reply.content[VECTORS]["tensors"], copy=True).view(torch.float64)
+        arrays = ArrayRecord({"tensors": packed(sums.mul_(factor).view(torch.uint8))})
+        reply.content[VECTORS] = arrays
+        return reply
+
+    tree.misbehave[1] = exaggerated
+    run = through(tree, name, cohort=CLIENTS)
+    first, second = run.history
+    assert (first.accepted, second.accepted) == (CLIENTS, CLIENTS - EACH)
+    (reason,) = second.rejected
+    assert ("not finite" if factor != factor else "beyond its limit") in reason
+
+
+def test_a_tally_of_another_task_is_rejected():
+    tree, kept = Tree(), []
+
+    def stale(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        kept.append(reply.content)
+        return Message(kept[0], reply_to=message)
+
+    tree.misbehave[1] = stale
+    run = through(tree, "fedlada", cohort=CLIENTS, guard="off")
+    assert [record.accepted for record in run.history] == [CLIENTS, CLIENTS - EACH]
+    assert run.history[1].rejected == {"leaf: reply to another task": EACH}
+
+
+def test_a_leaf_and_a_client_are_told_apart_with_a_sentence():
+    grid = MemoryGrid(client_app(model, lambda context: data(0), train), nodes=LEAVES)
+    with pytest.raises(fedlada.FedladaError, match="Flower error 2"):
+        run_server(grid, ServerConfig.read(settings("fedavg")), model)
+    tree, told = Tree(), []
+    tree.misbehave = dict.fromkeys(
+        range(LEAVES), lambda message: told.append(MemoryGrid.reply(tree, message)) or told[-1]
+    )
+    with pytest.raises(fedlada.FedladaError, match="Flower error 2"):
+        run_server(tree, ServerConfig.read(settings("fedavg", clients=0)), model)
+    assert "this node is a leaf" in told[0].error.reason
+
+
+def test_leaves_do_not_evaluate_and_the_config_says_so():
+    with pytest.raises(ValueError, match="leaves do not evaluate the model"):
+        ServerConfig.read(settings("fedavg", evaluate_cohort=3))
+
+
+def test_a_leaf_can_be_rehearsed_before_it_joins(tmp_path, monkeypatch):
+    (tmp_path / "leaf_of_a_tree.py").write_text(
+        "from flower.test_tree import Tree\napp = Tree().app\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.flwr.app.components]\nclientapp = "leaf_of_a_tree:app"\n'
+        f'[tool.flwr.app.config]\nclients = {CLIENTS}\nbuffers = "average"\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    node = f"partition-id=1 num-partitions={LEAVES}"
+    assert rehearse(tmp_path, node, model).accepted == 1
