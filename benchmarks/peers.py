@@ -34,7 +34,7 @@ from fedlada.models import LeNet
 from overhead import BATCH, CLIENTS, STEPS, Bare, generated_clients
 
 HERE = Path(__file__).parent
-COHORT, ROUNDS, TURNS = 10, 6, 3
+COHORT, ROUNDS, TURNS = 10, 4, 3
 LR = algorithm("fedavg", lr=0.1).settings()["lr"]
 clients = functools.cache(generated_clients)
 
@@ -60,6 +60,8 @@ def bare(processes: int) -> Iterator[object]:
         loop = BareProcesses("fedavg", LeNet(), clients())
     for _ in range(ROUNDS + 1):
         yield loop.round()
+    if processes > 1:
+        loop.close()
 
 
 def steps(model: torch.nn.Module, data, optimizer) -> None:
