@@ -116,9 +116,9 @@ def most_memory(function: Callable[[], object], processes: list[int]) -> float:
     return most / 1000
 
 
-def side_by_side(name: str, model: str, clients: list) -> tuple[float, float]:
+def side_by_side(name: str, model: str, clients: list, rounds: int) -> tuple[float, float]:
     """The ratio of seconds, and the seconds until the first worker trains."""
-    rounds, train = ROUNDS[model], Started()
+    train = Started()
     torch.manual_seed(0)
     made = MODELS[model](10)
     settings = {"algorithm": name, "rounds": rounds + 2, "sampling": FixedSize(COHORT)}
@@ -161,14 +161,20 @@ def side_by_side(name: str, model: str, clients: list) -> tuple[float, float]:
 
 
 def main() -> None:
-    options = measure.arguments(__doc__.splitlines()[0])
+    parser = measure.parser(__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, help="only this one")
+    parser.add_argument("--rounds", type=int, help="measured rounds, else 10 and 3")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
     print(measure.machine())
     clients = generated_clients()
     figures, starts = {}, []
     for name, model in CASES:
-        figures[f"{name} {model}"], start = side_by_side(name, model, clients)
+        if options.model not in (None, model):
+            continue
+        rounds = options.rounds or ROUNDS[model]
+        figures[f"{name} {model}"], start = side_by_side(name, model, clients, rounds)
         starts.append(start)
     goals = dict.fromkeys(figures, GOAL) | {"start of workers, s": START}
     figures["start of workers, s"] = max(starts)

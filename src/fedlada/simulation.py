@@ -139,10 +139,10 @@ def simulate(
     default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50.  It takes
     ``(inputs, labels)`` as tensors or arrays, or a map-style ``Dataset``, for each client;
     ``fedlada.data.split`` and ``by_owner`` make such clients of one set.  All other settings are
-    those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``,
-    ``sampling`` (a number of clients, a share such as 0.1, or a sampler; by default ten
-    clients), ``seed``, ``lr_decay``, ``weighting``, ``target``, ``minimum``, ``guard``,
-    ``aggregator``, ``buffers``, ``codec`` and ``evaluate_every``.
+    those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``, ``sampling`` (a number of
+    clients, a share such as 0.1, or a sampler; by default ten clients), ``seed``, ``lr_decay``,
+    ``weighting``, ``target``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``codec`` and
+    ``evaluate_every``.
 
     All randomness follows from ``seed``, and ``model`` itself is not changed.  With the ``state``
     (and ``store``) of an earlier run, the run continues from there until ``rounds`` rounds are
@@ -154,11 +154,9 @@ def simulate(
     the result, such as how the data were split, into ``config``: a directory refuses a run with
     another configuration.
 
-    With ``workers``, as many forked processes share the clients of each round, with one thread of
-    torch's each.  The result has the same bits, and a run may be continued with another number.
-    What a training loop changes besides its model stays in its worker.  A script that ``torchrun``
-    started shares the clients among its ranks instead: rank 0 has the records, the checkpoints and
-    the result, and on the others the loop over the run is empty.
+    With ``workers``, as many forked processes share the clients of each round, with one thread
+    each; a script that ``torchrun`` started shares them among its ranks, and rank 0 has the records
+    and the result.  The bits are the same, and a run may be continued with another number.
 
     >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
     >>> for record in run:
@@ -171,20 +169,14 @@ def simulate(
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working = copy.deepcopy(model)
-    serves = not (isinstance(pool, Ranks) and pool.rank)
-    server = Server(
-        chosen,
-        working,
-        state=state,
-        checkpoints=saving if serves else None,
-        config={"clients": len(data), "train": training, **(config or {})},
-    )
+    described = {"clients": len(data), "train": training, **(config or {})}
+    own = None if isinstance(pool, Ranks) and pool.rank else saving
+    server = Server(chosen, working, state=state, checkpoints=own, config=described)
     if engine is None:
         if clients_keep(chosen.algorithm, chosen.buffers):
             store = _store(store, saving, pool)
-        engine = InProcess(
-            chosen.algorithm, working, data, training, store=store, buffers=chosen.buffers
-        )
+        parts = chosen.algorithm, working, data, training
+        engine = InProcess(*parts, store=store, buffers=chosen.buffers)
     return Simulation(chosen, engine, server, evaluate, pool)
 
 

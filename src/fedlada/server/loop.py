@@ -45,9 +45,8 @@ def federate(
     model, and returns the record with what they say.  ``save(state, record)`` is called after the
     update and before any client is told that its reply was accepted, so a run continued from the
     saved state is the same run.  It returns the earliest round from which the run can be resumed.
-    A ``collector`` other than :func:`collect` may share the cohort among several processes.
-
-    A run in which no round changed the model ends with :class:`NothingApplied`.
+    Another ``collector`` than :func:`collect` may share the cohort among several processes.  A run
+    in which no round changed the model ends with :class:`NothingApplied`.
     """
     trouble, missing = Counter[str](), Counter[str]()
     while state.round < plan.rounds:
