@@ -6,11 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from fedlada import algorithm, simulate
 from fedlada.algorithms import Vector
 from fedlada.protocol.codecs import CODECS, PRESETS, Codecs, MalformedReply
 from fedlada.protocol.codecs.bits import BLOCK, opened, pack, size_of, unpack
 from fedlada.protocol.manifest import Entry
 from fedlada.protocol.wire import receive, send
+from fedlada.server.guard import Guard
 
 INTEGERS = {name: int(name[3:]) for name in CODECS if name.startswith("int")}
 UNBIASED = [*INTEGERS, "eden1", "eden2"]
@@ -183,3 +185,55 @@ def test_vectors_of_one_message_have_random_numbers_of_their_own():
 def test_a_preset_is_the_codecs_it_names(preset):
     assert Codecs.read(preset) == Codecs.read(PRESETS[preset])
     assert Codecs.read(str(Codecs.read(preset))) == Codecs.read(preset)
+
+
+def run(codec, **settings):
+    """A few rounds of FedCM on a tiny regression, with and without coded messages."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(20, 600, generator=generator) for _ in range(4)]
+    clients = [(own, own[:, :4] + 0.1 * i) for i, own in enumerate(inputs)]
+    torch.manual_seed(0)
+    return simulate(
+        torch.nn.Linear(600, 4),
+        clients,
+        algorithm=algorithm("fedcm", lr=0.01, alpha=0.3, weight_decay=0.0),
+        sampling=4,
+        codec=codec,
+        **({"train": still(1.0)} | settings),
+    )
+
+
+def still(weight):
+    """Five steps on ``weight`` times the squared error: 0 for a client without any gradient."""
+
+    def train(model, data, optimizer):
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = weight * (model(data[0]) - data[1]).square().mean()
+            loss.backward()
+            optimizer.step()
+
+    return train
+
+
+@pytest.mark.parametrize("guard", [Guard(), None])
+def test_the_error_of_a_coded_direction_does_not_come_back_to_the_server(guard):
+    first = run("g_a=int3 | delta=int8", rounds=3, guard=guard)
+    first.run()
+    before = {name: vector.clone() for name, vector in first.state.vectors.items()}
+    (record,) = run(
+        "g_a=int3 | delta=int8", rounds=4, guard=guard, state=first.state, train=still(0.0)
+    ).run()
+    coasting = before["g_a"] * (5 * record.lr * 0.7)
+    after = first.state.vectors
+    assert (before["x"] - after.x).distance(coasting) <= 1e-5 * coasting.norm()
+
+
+@pytest.mark.parametrize("codec", ["safe", "default", "small"])
+def test_a_preset_sends_fewer_bytes_and_stays_close(codec):
+    coded, exact = run(codec, rounds=10), run("exact", rounds=10)
+    sent, whole = coded.run(), exact.run()
+    assert sum(r.bytes_up for r in sent) < sum(r.bytes_up for r in whole)
+    apart = coded.state.vectors.x.distance(exact.state.vectors.x)
+    moved = exact.state.vectors.x.distance(run("exact", rounds=0).state.vectors.x)
+    assert 0 < apart < 0.3 * moved

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
+from ..protocol.news import coasted
 from .guard import Accounts, Admission, Open
 from .plan import Plan
 from .record import Clock
@@ -21,8 +22,9 @@ __all__ = ["collect", "new_tally"]
 
 def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Tally:
     """Return an empty tally of a cohort, with the plan's guard and what it remembers."""
+    lacking = coasted(plan.algorithm, plan.codec, state.vectors)
     if plan.guard is None:
-        return Tally(plan.aggregator(), cohort, Open(plan.weighting))
+        return Tally(plan.aggregator(), cohort, Open(plan.weighting, lacking))
     admission = Admission(
         plan.guard,
         plan.algorithm,
@@ -33,6 +35,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
         accounts=Accounts(plan.algorithm, state.vectors, state.contributed),
         variances=state.variances,
         updates=state.updates,
+        lacking=lacking,
     )
     return Tally(plan.aggregator(), cohort, admission)
 

@@ -52,7 +52,7 @@ class Log(Codec):
         bounds, parts = opened(payload, 2 * len(rows), len(rows), self.bits)
         for own in chunks(len(rows)):
             codes = unpack([part[own] for part in parts], self.bits)
-            low, high = bounds.view(-1, 2)[own].split(1, 1)
+            low, high = bounds.view(-1, 2)[own].chunk(2, dim=1)
             rows[own].copy_(codes).mul_(self._step(low, high)).add_(low).exp_()
         return from_rows(rows, layout)
 

@@ -52,4 +52,3 @@ def chunks(rows: int, at_once: int = CHUNK) -> Iterator[slice]:
 
 def _rows(numel: int) -> int:
     return -(-numel // BLOCK)
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -51,9 +53,9 @@ def _bytes(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else empty()
 
 
-def _zstandard():  # type: ignore[no-untyped-def]
+def _zstandard() -> ModuleType:
     try:
         import zstandard
     except ModuleNotFoundError as error:
-        raise missing_extra(error, "a codec", "fedlada[bytes]") from error
+        raise missing_extra(error, "this codec", "fedlada[bytes]") from error
     return zstandard

@@ -66,13 +66,20 @@ class Admission:
         accounts: Accounts | None = None,
         variances: Collection[int] = (),
         updates: int = 0,
+        lacking: Vector | None = None,
     ) -> None:
-        """Start a round after so many ``updates`` of the server's vectors."""
+        """Start a round after so many ``updates`` of the server's vectors.
+
+        ``lacking`` is what deltas lack per unit of their lr_sum, see :mod:`fedlada.protocol.news`.
+        """
         self._guard, self._weighting, self._variances = guard, weighting, variances
         self._updates = updates
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
-        self._coasting = algorithm.part.coasting(task.vectors, 1.0)
+        self._lacking = lacking
+        # A delta that lacks its coasting is measured from zero.
+        whole = lacking is None
+        self._coasting = algorithm.part.coasting(task.vectors, 1.0) if whole else None
         self._buffers = task.vectors.get(BUFFERS)
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
@@ -149,6 +156,8 @@ class Admission:
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
+        if self._lacking is not None:
+            vectors.delta = vectors.delta.add(self._lacking, alpha=self._own_lr_sum(reply))
         account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
