@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from fedlada import algorithm, simulate
 from fedlada.algorithms import Vector
+from fedlada.cli import main
 from fedlada.protocol.codecs import CODECS, PRESETS, Codecs, MalformedReply
 from fedlada.protocol.codecs.bits import BLOCK, opened, pack, size_of, unpack
 from fedlada.protocol.manifest import Entry
@@ -237,3 +238,16 @@ def test_a_preset_sends_fewer_bytes_and_stays_close(codec):
     apart = coded.state.vectors.x.distance(exact.state.vectors.x)
     moved = exact.state.vectors.x.distance(run("exact", rounds=0).state.vectors.x)
     assert 0 < apart < 0.3 * moved
+
+
+def test_traffic_is_printed_before_anything_runs(capsys):
+    main(["traffic", "fedcm", "--codec", "x=int8 | delta=eden1"])
+    rows = {line.split()[1]: line.split() for line in capsys.readouterr().out.splitlines()[2:]}
+    assert [rows[name][2] for name in ("x", "g_a", "delta")] == ["int8", "exact", "eden1"]
+    assert rows["g_a"][-2:] == ["4.000", "1.000"]
+    assert float(rows["delta"][-2]) < 0.15
+
+
+def test_a_wrong_codec_is_a_sentence(capsys):
+    with pytest.raises(SystemExit, match="there is no codec 'in8'; did you mean 'int8'"):
+        main(["traffic", "fedcm", "--codec", "in8"])

@@ -64,8 +64,12 @@ class Codecs:
 
     def of(self, way: Way, vector: str) -> Codec:
         """Return the codec of a vector."""
+        return CODECS[self.name(way, vector)]
+
+    def name(self, way: Way, vector: str) -> str:
+        """Return the name of the codec of a vector."""
         table = self.down if way == "down" else self.up
-        return CODECS[table.get(vector, table.get(EVERY, "exact"))]
+        return table.get(vector, table.get(EVERY, "exact"))
 
     def __str__(self) -> str:
         """Return text for :meth:`read`, with versions, since the bits depend on them."""
