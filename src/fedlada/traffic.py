@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .algorithms import ALGORITHMS, Vector, Vectors, algorithm
+from .algorithms.vectors import shape_in
 from .errors import nearest, require
 from .models import MODELS
 from .protocol.codecs import PRESETS, Codecs, Way
@@ -45,16 +46,17 @@ def lines(name: str, model: str, codec: str) -> tuple[int, list[Line]]:
     require(model in MODELS, f"no model {model!r}; {nearest(model, MODELS)}")
     x = federated_parameters(MODELS[model](_Images())).values()
     generator = torch.Generator().manual_seed(0)
-    noise = Vector(torch.randn(t.shape, generator=generator) for t in x)
     moments = {name for moment in chosen.moments for name in (moment.up, moment.of)}
     found = []
     ways: dict[Way, Sequence[str]] = {"down": chosen.down, "up": chosen.up}
     for way, names in ways.items():
         for vector in names:
+            shapes = [shape_in(vector, t.shape) for t in x]
+            noise = Vector(torch.randn(shape, generator=generator) for shape in shapes)
             own = Vectors({vector: noise * noise if vector in moments else noise})
             nbytes = send(own, codecs, way, seed=0).nbytes
             found.append(Line(way, vector, codecs.name(way, vector), nbytes))
-    return noise.numel(), found
+    return sum(t.numel() for t in x), found
 
 
 def traffic(words: Sequence[str]) -> None:

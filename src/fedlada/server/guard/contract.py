@@ -26,7 +26,10 @@ class Contract:
     def __init__(self, algorithm: Algorithm, task: Task, cohort: Collection[int]) -> None:
         self._task, self._cohort = task, frozenset(cohort)
         self._answered: set[int] = set()
-        self.like: Mapping[str, Vector] = dict.fromkeys(algorithm.up, task.vectors.x)
+        self.like: Mapping[str, Vector] = {
+            **dict.fromkeys(algorithm.up, task.vectors.x),
+            **{moment.up: task.vectors[moment.of] for moment in algorithm.moments},
+        }
         """For each ``up`` vector, a vector with the shapes and types that it must have."""
         if BUFFERS in task.vectors:
             self.like = {**self.like, BUFFERS: task.vectors.buffers}
