@@ -63,5 +63,5 @@ def _mean_square(t: Tensor) -> Tensor:
     """Return the mean square of each row."""
     if t.dim() < 2:
         return t * t
-    norms = torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim())), keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim())), keepdim=True)
     return norms.square_().mul_(t.shape[0] / max(1, t.numel()))
