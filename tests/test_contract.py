@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +22,7 @@ from fedlada.algorithms import (
     Vector,
     Vectors,
 )
+from fedlada.algorithms.vectors import ROWS, shape_in
 from fedlada.protocol.codecs import Codecs
 from fedlada.protocol.messages import Task, reply_parcel
 from fedlada.protocol.wire import Parcel, send
@@ -81,7 +83,8 @@ def contract(chosen: Algorithm) -> None:
     squares = {name for moment in chosen.moments for name in (moment.up, moment.of)}
 
     def drawn(name: str, seed: int) -> Vector:
-        return random_like(x, seed, positive=name in squares)
+        like = Vector(t.new_empty(shape_in(name, t.shape)) for t in x)
+        return random_like(like, seed, positive=name in squares)
 
     x = random_like(Vector(p.detach() for p in Point().parameters()))
     down = Vectors((name, drawn(name, i)) for i, name in enumerate(chosen.down))
@@ -174,12 +177,19 @@ def counted(chosen: Algorithm) -> None:
     wired.engine = Wire()
     (record,) = wired.run(1)
     declared = chosen.traffic.bytes(8 * 6)  # six float64 numbers
-    assert passed["down"] == record.bytes_down == 3 * declared.down
-    assert passed["up"] == record.bytes_up == 3 * declared.up
+    rows = {way: 3 * small(getattr(chosen, way)) for way in passed}
+    assert passed["down"] == record.bytes_down == 3 * declared.down + rows["down"]
+    assert passed["up"] == record.bytes_up == 3 * declared.up + rows["up"]
     kept = sum(
         encoded(send(fed.store.load(client), Codecs(), "up", seed=0)) for client in record.cohort
     )
     assert kept == 3 * declared.client_state
+
+
+def small(names) -> int:
+    """The bytes of vectors with one float64 number per row."""
+    rows = [shape_in(ROWS, p.shape) for p in Point().parameters()]
+    return sum(name.endswith(ROWS) for name in names) * 8 * sum(math.prod(shape) for shape in rows)
 
 
 def encoded(parcel: Parcel) -> int:

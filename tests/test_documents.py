@@ -95,7 +95,12 @@ def commands(*, flwr: bool) -> list[str]:
     ]
 
 
-ALONE = ("fedlada algorithms", "fedlada run examples/own_problem", "python examples/deployment")
+ALONE = (
+    "fedlada algorithms",
+    "fedlada traffic",
+    "fedlada run examples/own_problem",
+    "python examples/deployment",
+)
 """Commands that are run as the shell runs them; other commands of fedlada in this process."""
 SHORTER = {
     "fedlada sweep experiments/digits": "federation.rounds=5",

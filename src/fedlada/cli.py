@@ -1,6 +1,7 @@
 """The command ``fedlada``.
 
-``fedlada algorithms`` and ``fedlada --version`` are defined here and need only torch;
+``fedlada algorithms`` and ``fedlada --version`` are defined here and ``fedlada traffic`` in
+``fedlada.traffic``; they need only torch (traffic of most codecs, zstandard).
 ``fedlada doctor`` is in ``fedlada.doctor`` and needs what a node has. All other commands are
 defined in ``fedlada.experiment.commands``.
 """
@@ -16,6 +17,8 @@ import torch
 
 from . import __version__
 from .algorithms import ALGORITHMS, Algorithm
+from .errors import FedladaError
+from .traffic import aligned, traffic
 
 __all__ = ["main"]
 
@@ -28,6 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if words[:1] == ["algorithms"]:
         algorithms(words[1:])
+        return
+    if words[:1] == ["traffic"]:
+        try:
+            traffic(words[1:])
+        except FedladaError as error:
+            sys.exit(f"fedlada: {error}")
         return
     if words[:1] == ["doctor"]:
         from .doctor.command import doctor
@@ -78,14 +87,7 @@ def algorithms_table(parameters: int) -> str:
                 f"{size.up:,}",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i > 2 else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    lines = aligned(rows, left=3)
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 

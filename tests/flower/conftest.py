@@ -17,6 +17,6 @@ def coded() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(APP))
-        CODECS.pop("bf16", None)
+        CODECS.pop("halves", None)
         for name in [name for name in sys.modules if name.split(".")[0] == "coded"]:
             del sys.modules[name]

@@ -23,7 +23,7 @@ def alone(name: str, codec: str):
 
 
 def test_in_process_both_sides_see_what_was_decoded():
-    run = alone("fedlada", "bf16")
+    run = alone("fedlada", "halves")
     records = run.run()
     exact = alone("fedlada", "exact").run()
     for record, other in zip(records, exact, strict=True):
@@ -38,7 +38,7 @@ def test_in_process_both_sides_see_what_was_decoded():
 def test_an_exact_vector_is_not_copied_in_process():
     from fedlada.server.loop import next_task
 
-    run = alone("fedlada", "delta=bf16")
+    run = alone("fedlada", "delta=halves")
     task, _ = next_task(run.plan, run.state, NODES)
     for name, vector in task.vectors.items():
         for mine, theirs in zip(vector, run.state.vectors[name], strict=True):

@@ -6,7 +6,7 @@ import fedlada
 from fedlada.flower.loopback import RaySimulation
 from flower.agreement import Runs, run_on
 
-CODED = [("fedlada", "bf16"), ("scaffold", "bf16")]
+CODED = [("fedlada", "halves"), ("scaffold", "halves")]
 
 
 @pytest.fixture(scope="module")

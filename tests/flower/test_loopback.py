@@ -120,7 +120,7 @@ if "flower-supernode" in sys.argv[0] or "supernode" in " ".join(sys.orig_argv):
     httpx.Client.send = counted
 '''
 
-ENDED = [("scaffold", "exact"), ("fedlada", "bf16")]
+ENDED = [("scaffold", "exact"), ("fedlada", "halves")]
 """One whose clients keep vectors, and an adaptive one with a codec."""
 ENVELOPE = 8_000
 """An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what

@@ -13,7 +13,7 @@ from ..errors import nearest, require
 from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, word
 from .part import Correction, LocalRule, Moment, Names, Part, Round, Sum
 from .server import Averaging
-from .vectors import Vector, Vectors
+from .vectors import ROWS, Vector, Vectors
 
 __all__ = ["Algorithm", "Traffic", "rebuild"]
 
@@ -94,8 +94,13 @@ class Algorithm:
 
     @property
     def traffic(self) -> Traffic:
-        """Number of vectors sent down, sent up and kept by the client."""
-        return Traffic(down=len(self.down), up=len(self.up), client_state=len(self.client_state))
+        """Number of vectors sent down, sent up and kept by the client.
+
+        Vectors with one number per row of a tensor are too small to count.
+        """
+        ways = (self.down, self.up, self.client_state)
+        down, up, kept = (sum(not name.endswith(ROWS) for name in names) for names in ways)
+        return Traffic(down=down, up=up, client_state=kept)
 
     @property
     def local(self) -> LocalRule:

@@ -16,6 +16,7 @@ from .amend import Amend
 from .dyn import Dyn
 from .part import Correction, LocalRule
 from .prox import Prox
+from .rows import AMSGradRows
 from .scaffold import Scaffold
 from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
 from .sgd import SGD
@@ -24,7 +25,12 @@ __all__ = ["CORRECTIONS", "LOCAL_RULES", "SERVER_RULES", "choose", "find", "word
 
 T = TypeVar("T")
 
-LOCAL_RULES: dict[str, type[LocalRule]] = {"sgd": SGD, "adam": Adam, "amsgrad": AMSGrad}
+LOCAL_RULES: dict[str, type[LocalRule]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "amsgrad": AMSGrad,
+    "amsgrad-rows": AMSGradRows,
+}
 CORRECTIONS: dict[str, type[Correction]] = {
     "amend": Amend,
     "prox": Prox,

@@ -16,6 +16,7 @@ from .dyn import Dyn
 from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, choose, find
 from .part import Correction, LocalRule, Part
 from .prox import Prox
+from .rows import AMSGradRows
 from .scaffold import Scaffold
 from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
 from .sgd import SGD
@@ -36,6 +37,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "localadam": Algorithm(Adam()),
     "localamsgrad": Algorithm(AMSGrad()),
     "fedlada": Algorithm(Amend(AMSGrad())),
+    "fedlada-rows": Algorithm(Amend(AMSGradRows())),
 }
 
 STRUCTURE = ("local", "corrections", "server")

@@ -150,9 +150,25 @@ def _operand(value: float | Vector) -> float | list[Tensor]:
 
 
 def _place(t: Tensor, like: Tensor) -> Tensor:
+    if t.shape != like.shape:  # one number per row has no memory layout to match
+        return t.to(like.device)
     if t.device == like.device and t.stride() == like.stride():
         return t
     return torch.empty_like(like, dtype=t.dtype).copy_(t)
+
+
+ROWS = "_rows"
+"""The end of the name of a vector with one number per row of each tensor."""
+
+
+def by_rows(shape: Sequence[int]) -> list[int]:
+    """Return the shape of one number per row: those of one dimension keep their elements."""
+    return [shape[0], *(1 for _ in shape[1:])] if len(shape) > 1 else list(shape)
+
+
+def shape_in(name: str, shape: Sequence[int]) -> list[int]:
+    """Return the shape that a tensor of the parameters has in the vector of this name."""
+    return by_rows(shape) if name.endswith(ROWS) else list(shape)
 
 
 class Vectors(dict[str, Vector]):

@@ -23,6 +23,7 @@ from ..protocol.federated import (
 )
 from ..protocol.messages import Reply, Task
 from ..protocol.metrics import as_numbers
+from ..protocol.news import news
 from ..protocol.seeds import seed_of
 from .labelled import examples_in
 from .loop import named_errors
@@ -122,6 +123,8 @@ class LocalRound:
             c.delta = c.x - c.y
             algorithm.part.end(c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum))
             reply = c.only(algorithm.up)
+            task = self._task
+            reply.delta = news(algorithm, task.codecs, task.vectors, reply.delta, optimizer.lr_sum)
             self.client_state = c.only(algorithm.client_state)
             if self._policy == "average":
                 reply.buffers = self._buffers.clone()

@@ -118,7 +118,7 @@ def _moments(change: Callable[[Sight, str, float], Vector]) -> Lie:
 
 
 def _everywhere(s: Sight, name: str, strength: float) -> Vector:
-    return s.raised(name, s.base.full_like(1.0), strength)
+    return s.raised(name, s.sent(name).full_like(1.0), strength)
 
 
 def _layer(s: Sight, name: str, strength: float, *, last: bool) -> Vector:
@@ -126,12 +126,11 @@ def _layer(s: Sight, name: str, strength: float, *, last: bool) -> Vector:
     names = [parameter.rpartition(".")[0] for parameter in s.names["parameters"]]
     layer = names[-1 if last else 0]
     own = [i for i, found in enumerate(names) if found == layer]
-    return s.raised(name, _only(s.base, own, 1.0), strength)
+    return s.raised(name, _only(s.sent(name), own, 1.0), strength)
 
 
 def _in_proportion(s: Sight, name: str, strength: float) -> Vector:
-    (sent,) = (s.task.vectors[m.of] for m in s.algorithm.moments if m.up == name)
-    return s.raised(name, sent.sqrt(), strength)
+    return s.raised(name, s.sent(name).sqrt(), strength)
 
 
 def _said_less(share: float) -> Lie:
@@ -195,7 +194,7 @@ def _as_it_is(s: Sight, own: Reply, strength: float) -> Reply:
 
 
 def _zero(s: Sight, name: str, strength: float) -> Vector:
-    return s.base.zeros_like()
+    return s.sent(name).zeros_like()
 
 
 ATTACKS: dict[str, Attack] = {

@@ -140,14 +140,18 @@ class Sight:
             torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for t in like
         )
 
+    def sent(self, name: str) -> Vector:
+        """Return the second moment that the server sent, by the name of the one in a reply."""
+        (moment,) = (m for m in self.algorithm.moments if m.up == name)
+        return self.task.vectors[moment.of]
+
     def raised(self, name: str, weights: Vector, strength: float) -> Vector:
         """Return the second moment that was sent, its root raised in proportion to weights.
 
         The sum of the rise is ``strength`` times the median honest one, or the rise that guards
         always allow if that is more.
         """
-        (sent,) = (self.task.vectors[m.of] for m in self.algorithm.moments if m.up == name)
-        root = sent.sqrt()
+        root = self.sent(name).sqrt()
         rises = [_sum(_abs(r.vectors[name].clamp_min(0).sqrt() - root)) for r in self.honest]
         always = RISE / (self.task.round + 1) * _sum(root)
         rise = strength * max(statistics.median(rises), always)

@@ -18,7 +18,7 @@ from ..algorithms import Vector, Vectors
 from ..protocol.codecs import Codecs
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
-from ..server.collect import collect
+from ..server.collect import beside, collect
 from ..server.guard import Limit
 from ..server.guard.contract import up_like
 from ..server.plan import Plan
@@ -40,7 +40,7 @@ class Order:
     task: Task
     state: ServerState
     sent: Names
-    summed: Names
+    held: Names
     cohort: Sequence[int]
     clients: Sequence[int] = ()
     """Those of the wave, in the order in which they are taken."""
@@ -52,7 +52,8 @@ class Order:
         """Collect clients until none is left; ``take()`` counts those that any process took."""
         sent = _vectors(self.sent, tensors)
         task = replace(self.task, vectors=sent, codecs=plan.codec)
-        state = replace(self.state, vectors=_vectors(self.summed, tensors[_length(self.sent) :]))
+        held = _vectors(self.held, tensors[_length(self.sent) :])
+        state = replace(self.state, vectors=Vectors({**sent, **held}))
         taken = _Taken(self.clients, take)
         tally = collect(
             replace(plan, target=None),  # the waves see to it
@@ -109,7 +110,7 @@ class Costs:
 
 def order_of(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Order:
     """Return the round's order, without clients."""
-    summed = _summed(plan, state)
+    held = beside(plan, task, state.vectors)
     return Order(
         task=replace(task, vectors=Vectors(), parcel=None, codecs=Codecs()),
         state=ServerState(
@@ -122,14 +123,14 @@ def order_of(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) 
             variances=state.variances,
         ),
         sent=[(name, len(vector)) for name, vector in task.vectors.items()],
-        summed=[(name, len(vector)) for name, vector in summed.items()],
+        held=[(name, len(vector)) for name, vector in held.items()],
         cohort=list(cohort),
     )
 
 
 def tensors_of(plan: Plan, task: Task, state: ServerState) -> list[Tensor]:
     """Return the tensors that go beside the round's order."""
-    vectors = (*task.vectors.values(), *_summed(plan, state).values())
+    vectors = (*task.vectors.values(), *beside(plan, task, state.vectors).values())
     return [t for vector in vectors for t in vector]
 
 
@@ -137,12 +138,6 @@ def read_share(share: Share, plan: Plan, task: Task, wave: Wave) -> Tally:
     """Return the tally of a share; its tensors are not copied."""
     like = up_like(plan.algorithm, task)
     return read(share.header, share.tensors, wave.empty(), like=like, share=wave.clients)
-
-
-def _summed(plan: Plan, state: ServerState) -> Vectors:
-    """Return the server's vectors along which the guard keeps accounts."""
-    names = (total.into for total in plan.algorithm.sums)
-    return state.vectors.only(name for name in names if name in state.vectors)
 
 
 def _length(names: Names) -> int:

@@ -24,6 +24,7 @@ from ..protocol.codecs import Codecs, MalformedReply
 from ..protocol.manifest import Entry, Layout, Manifest
 from ..protocol.messages import Task
 from ..protocol.wire import receive, send
+from ..server.collect import beside
 from ..server.guard import Limit
 from ..server.plan import Plan
 from ..server.robust import aggregator_table
@@ -95,7 +96,7 @@ def order_record(order: Order, vectors: ArrayRecord, manifest: Manifest) -> Reco
         "order": json.dumps(table),
     }
     record = ConfigRecord(task_header(order.assignment, manifest) | header)
-    sums = pack(send(_sums(plan, order.assignment.task, state.vectors), EXACT, "down", seed=0))
+    sums = pack(send(beside(plan, order.assignment.task, state.vectors), EXACT, "down", seed=0))
     return RecordDict({VECTORS: vectors, SUMS: sums, HEADER: record})
 
 
@@ -154,13 +155,6 @@ def _read_order(content: RecordDict, model: nn.Module) -> tuple[Order, Manifest]
         seconds=table["seconds"],
     )
     return order, manifest
-
-
-def _sums(plan: Plan, task: Task, server: Vectors) -> Vectors:
-    """Return the vectors along which the guard keeps accounts, unless the task has their bits."""
-    names = (total.into for total in plan.algorithm.sums)
-    coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)
-    return server.only(name for name in coded if name in server)
 
 
 def tally_record(tally: Tally, task: Task, leaf: int) -> RecordDict:

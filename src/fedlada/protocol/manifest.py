@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..algorithms.vectors import shape_in
 from ..errors import FedladaError, require
 from .federated import BufferPolicy, federated_names, kind_of
 
@@ -66,7 +67,9 @@ class Manifest:
 
     def layout(self, vector: str) -> Layout:
         """Return the layout of a vector by its name."""
-        return self.buffers if kind_of(vector) == "buffers" else self.parameters
+        if kind_of(vector) == "buffers":
+            return self.buffers
+        return [entry._replace(shape=shape_in(vector, entry.shape)) for entry in self.parameters]
 
     def text(self) -> str:
         """Return the manifest as the JSON text that is sent."""

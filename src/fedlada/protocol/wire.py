@@ -15,6 +15,7 @@ from torch import Tensor
 from ..algorithms import Vector, Vectors
 from .codecs import Codecs, MalformedReply, Way
 from .manifest import Entry, Layout
+from .seeds import seed_of
 
 __all__ = ["Parcel", "receive", "send"]
 
@@ -53,7 +54,7 @@ def send(vectors: Vectors, codecs: Codecs, way: Way, *, seed: int) -> Parcel:
         if codec.exact:
             seen[name] = vector
         else:
-            coded[name] = codec.encode(vector, seed=seed)
+            coded[name] = codec.encode(vector, seed=seed_of(seed, name))
             seen[name] = codec.decode(coded[name], _layout(vector)).to(vector)
     return Parcel(seen, codecs, way, coded)
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ..algorithms import Vectors
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
+from ..protocol.news import coasted
 from .guard import Accounts, Admission, Limit, Open
 from .plan import Plan
 from .record import Clock
 from .state import ServerState
 from .tally import Tally
 
-__all__ = ["Collector", "collect", "new_tally"]
+__all__ = ["Collector", "beside", "collect", "new_tally"]
 
 
 class Collector(Protocol):
@@ -37,10 +39,24 @@ class Collector(Protocol):
         ...
 
 
+def beside(plan: Plan, task: Task, server: Vectors) -> Vectors:
+    """Return the server's vectors that collecting needs, unless the task has their bits.
+
+    The guard keeps accounts along what the server sums up, and where deltas are coded, clients
+    leave out the coasting along what the server holds.
+    """
+    names = [total.into for total in plan.algorithm.sums]
+    if not task.codecs.of("up", "delta").exact:
+        names += [name for name in plan.algorithm.down if name != "x"]
+    coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)
+    return server.only(name for name in coded if name in server)
+
+
 def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Tally:
     """Return an empty tally of a cohort, with the plan's guard and what it remembers."""
+    lacking = coasted(plan.algorithm, plan.codec, state.vectors)
     if plan.guard is None:
-        return Tally(plan.aggregator(), cohort, Open(plan.weighting))
+        return Tally(plan.aggregator(), cohort, Open(plan.weighting, lacking))
     admission = Admission(
         plan.guard,
         plan.algorithm,
@@ -51,6 +67,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
         accounts=Accounts(plan.algorithm, state.vectors, state.contributed),
         variances=state.variances,
         updates=state.updates,
+        lacking=lacking,
     )
     return Tally(plan.aggregator(), cohort, admission)
 

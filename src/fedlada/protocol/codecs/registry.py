@@ -7,17 +7,33 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...errors import nearest, require
+from .bf16 import BFloat16
+from .block import Block
 from .codec import Codec
+from .eden import Eden
 from .exact import Exact
+from .log import Log
+from .zstd import Zstd
 
-__all__ = ["CODECS", "Codecs", "Way"]
+__all__ = ["CODECS", "PRESETS", "Codecs", "Way"]
 
 Way = Literal["down", "up"]
 
 CODECS: dict[str, Codec] = {
     "exact": Exact(),
+    "bf16": Zstd(BFloat16()),
+    **{f"int{bits}": Zstd(Block(bits)) for bits in (8, 6, 5, 4, 3, 2)},
+    **{f"eden{bits}": Eden(bits) for bits in (2, 1)},
+    **{f"log{bits}": Log(bits) for bits in (8, 4)},
 }
 """Every codec by name; to use your own, add an entry on both sides."""
+
+PRESETS = {
+    "safe": "x=bf16 g_a=int4 | delta=int8",
+    "default": "x=int8 g_a=int4 | delta=int4",
+    "small": "x=int6 g_a=int4 | delta=eden2",
+}
+"""Codecs that go together, by name; a vector that is not named is sent exactly."""
 
 EVERY = "*"
 
@@ -37,7 +53,7 @@ class Codecs:
     @classmethod
     def read(cls, text: str) -> Codecs:
         """Read one codec for all, or ``vector=codec`` words with ``|`` between down and up."""
-        ways = text.split("|")
+        ways = PRESETS.get(text.strip(), text).split("|")
         require(
             len(ways) <= 2,
             f"codec is {text!r}; write the vectors that go down, then |, then those that come up:"
@@ -48,8 +64,12 @@ class Codecs:
 
     def of(self, way: Way, vector: str) -> Codec:
         """Return the codec of a vector."""
+        return CODECS[self.name(way, vector)]
+
+    def name(self, way: Way, vector: str) -> str:
+        """Return the name of the codec of a vector."""
         table = self.down if way == "down" else self.up
-        return CODECS[table.get(vector, table.get(EVERY, "exact"))]
+        return table.get(vector, table.get(EVERY, "exact"))
 
     def __str__(self) -> str:
         """Return text for :meth:`read`, with versions, since the bits depend on them."""
@@ -64,7 +84,10 @@ class Codecs:
 def _pair(word: str) -> tuple[str, str]:
     vector, equals, name = word.rpartition("=")
     name, slash, version = name.partition("/")
-    require(name in CODECS, f"there is no codec {name!r}; {nearest(name, CODECS)}")
+    require(
+        name in CODECS,
+        f"there is no codec {name!r}; {nearest(name, [*CODECS, *PRESETS])}",
+    )
     own = str(CODECS[name].version)
     require(
         not slash or version == own,

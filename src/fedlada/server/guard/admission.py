@@ -47,13 +47,19 @@ class Admission:
         accounts: Accounts | None = None,
         variances: Collection[int] = (),
         updates: int = 0,
+        lacking: Vector | None = None,
     ) -> None:
-        """Start a round after so many ``updates`` of the server's vectors."""
+        """Start a round after so many ``updates`` of the server's vectors.
+
+        ``lacking`` is what deltas lack per unit of their lr_sum, see :mod:`fedlada.protocol.news`.
+        """
         self._guard, self._weighting, self._variances = guard, weighting, variances
         self._updates = updates
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
-        self._coasting = algorithm.part.coasting(task.vectors, 1.0)
+        self._lacking = lacking
+        whole = lacking is None
+        self._coasting = algorithm.part.coasting(task.vectors, 1.0) if whole else lacking
         self._buffers = task.vectors.get(BUFFERS)
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
@@ -88,7 +94,7 @@ class Admission:
             if name in self._moments:
                 sizes[name], rises[name], is_low = self._moments[name].rise(vector)
             else:
-                sizes[name] = self._distance(name, vector, reply)
+                sizes[name] = self._distance(name, vector, reply, whole=self._lacking is None)
                 is_low = name == BUFFERS and self._negative(vector)
             low += [name] if is_low else []
         endless = [name for name, size in sizes.items() if not math.isfinite(size)]
@@ -142,6 +148,8 @@ class Admission:
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
+        if self._lacking is not None:
+            vectors.delta = vectors.delta.add(self._lacking, alpha=self._own_lr_sum(reply))
         account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
@@ -173,7 +181,7 @@ class Admission:
             if name in self._moments:
                 size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
             elif name in mean:
-                size = self._distance(name, mean[name], middling)
+                size = self._distance(name, mean[name], middling, whole=True)
             else:
                 continue
             most = max(limit.high * longest, self._never_below.get(name, 0.0))
@@ -181,9 +189,12 @@ class Admission:
                 return name
         return None
 
-    def _distance(self, name: str, vector: Vector, reply: Reply) -> float:
-        """Return how far a vector is from that of a client without any gradient."""
-        if name == DELTA and self._coasting is not None:
+    def _distance(self, name: str, vector: Vector, reply: Reply, *, whole: bool) -> float:
+        """Return how far a vector is from that of a client without any gradient.
+
+        A delta that is not ``whole`` lacks its coasting, and is measured from zero.
+        """
+        if name == DELTA and self._coasting is not None and whole:
             return vector.distance(self._coasting, alpha=self._own_lr_sum(reply))
         if name == BUFFERS and self._buffers is not None and len(self._buffers):
             return vector.distance(self._buffers)
@@ -193,7 +204,7 @@ class Admission:
         """Return a vector whose distance is multiplied by ``left``; 1 changes no bit of it."""
         if left == 1:
             return vector
-        if name == DELTA and self._coasting is not None:
+        if name == DELTA and self._coasting is not None and self._lacking is None:
             base = self._coasting * self._own_lr_sum(reply)
         elif name == BUFFERS and self._buffers is not None:
             base = self._buffers

@@ -66,6 +66,7 @@ class Contract:
 def up_like(algorithm: Algorithm, task: Task) -> dict[str, Vector]:
     """Return, for each ``up`` vector, a vector with the shapes and types that it must have."""
     like = dict.fromkeys(algorithm.up, task.vectors.x)
+    like |= {moment.up: task.vectors[moment.of] for moment in algorithm.moments}
     return like | ({BUFFERS: task.vectors.buffers} if BUFFERS in task.vectors else {})
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ...algorithms import Vectors
+from ...algorithms import Vector, Vectors
 from ...protocol.messages import Rejection, Reply
 from .admission import Weighting
 from .limits import Limit
@@ -21,8 +22,9 @@ class Open:
     quantities: frozenset[str] = frozenset()
     moments: frozenset[str] = frozenset()
 
-    def __init__(self, weighting: Weighting) -> None:
-        self._weighting = weighting
+    def __init__(self, weighting: Weighting, lacking: Vector | None = None) -> None:
+        """Admit replies whose deltas lack so much per unit of their lr_sum."""
+        self._weighting, self._lacking = weighting, lacking
 
     def measure(self, reply: Reply) -> Measured | Rejection:
         """Return the reply without measurements."""
@@ -36,9 +38,12 @@ class Open:
         """Do nothing: there are no limits."""
 
     def admit(self, measured: Measured) -> Admitted | Rejection:
-        """Admit the reply unchanged."""
-        weight = 1 if self._weighting == "uniform" else measured.reply.examples
-        return Admitted(reply=measured.reply, weight=weight)
+        """Admit the reply, with its delta whole."""
+        reply = measured.reply
+        if self._lacking is not None:
+            delta = reply.vectors.delta.add(self._lacking, alpha=reply.lr_sum)
+            reply = replace(reply, vectors=Vectors(reply.vectors | {"delta": delta}))
+        return Admitted(reply=reply, weight=1 if self._weighting == "uniform" else reply.examples)
 
     def impossible(self, mean: Vectors, lr_sum: float, replies: int) -> str | None:
         """Return None: there are no limits."""

@@ -3,4 +3,4 @@
 from coded.bf16 import BF16
 from fedlada.protocol.codecs import CODECS
 
-CODECS["bf16"] = BF16()
+CODECS["halves"] = BF16()

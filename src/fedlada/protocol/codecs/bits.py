@@ -1,0 +1,59 @@
+"""A payload: a few float32 numbers, such as scales, and rows of codes of a few bits each.
+
+Codes lie in rows of ``BLOCK``.  A width that is no power of two is split into such: six bits are
+the low four of every code and then the high two of every code.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["BLOCK", "opened", "pack", "size_of", "unpack"]
+
+BLOCK = 256
+"""Codes per row."""
+
+WIDTHS = (8, 4, 2, 1)
+
+
+def size_of(numbers: int, rows: int, bits: int) -> int:
+    """Return the bytes of a payload of so many numbers and rows of codes."""
+    return 4 * numbers + rows * BLOCK * bits // 8
+
+
+def opened(payload: Tensor, numbers: int, rows: int, bits: int) -> tuple[Tensor, list[Tensor]]:
+    """Return the numbers of a payload, and its packed codes in one part for each width.
+
+    They are views of the payload if it is aligned, as a new tensor is.
+    """
+    if payload.data_ptr() % 8 or payload.storage_offset() % 8:
+        payload = payload.clone()
+    widths = [BLOCK * width // 8 for width in _widths(bits)]
+    head, *parts = torch.split(payload, [4 * numbers, *(rows * width for width in widths)])
+    views = [part.view(rows, width) for part, width in zip(parts, widths, strict=True)]
+    return head.view(torch.float32), views
+
+
+def pack(codes: Tensor, bits: int, parts: list[Tensor]) -> None:
+    """Write rows of codes below ``2**bits`` into their parts."""
+    for width, part in zip(_widths(bits), parts, strict=True):
+        pieces = (codes & (2**width - 1)).chunk(8 // width, dim=1)
+        part.copy_(pieces[0])
+        for i, piece in enumerate(pieces[1:], 1):
+            part |= piece << (i * width)
+        codes = codes >> width if width < bits else codes
+
+
+def unpack(parts: list[Tensor], bits: int) -> Tensor:
+    """Return the rows of codes that were packed into these parts."""
+    codes, shift = torch.zeros(len(parts[0]), BLOCK, dtype=torch.uint8), 0
+    for width, part in zip(_widths(bits), parts, strict=True):
+        for i, piece in enumerate(codes.chunk(8 // width, dim=1)):
+            piece |= ((part >> (i * width)) & (2**width - 1)) << shift
+        shift += width
+    return codes
+
+
+def _widths(bits: int) -> list[int]:
+    return [width for width in WIDTHS if bits & width]

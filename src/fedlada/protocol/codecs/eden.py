@@ -1,0 +1,116 @@
+r"""EDEN: one or two bits per number after a random rotation, with a scale that removes the bias.
+
+A row of 1,024 numbers is multiplied by random signs and by a Hadamard matrix.  The result z looks
+like normal noise of one size, so each number is sent as the nearest of the 2^bits centres that are
+best for a normal distribution.  With c the centres chosen, the row is read as the inverse rotation
+of :math:`c\,\|z\|^2 / \langle z, c\rangle`, whose expectation over the signs is the row.
+
+Vargaftik et al. 2022, "EDEN: Communication-Efficient and Robust Distributed Mean Estimation".
+Deviations: rows of 1,024 are rotated by themselves, and the seed of the signs travels along.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...algorithms import Vector
+from ..manifest import Layout
+from .bits import BLOCK, opened, pack, size_of, unpack
+from .codec import Codec
+from .rows import CHUNK, chunks, count, from_rows, to_rows
+
+__all__ = ["Eden"]
+
+SIDE = 32
+WIDTH = SIDE * SIDE
+"""Numbers in a row; the rotation of a row is two products with matrices of ``SIDE``."""
+
+CENTRES = {1: (0.7978845608,), 2: (0.4527800398, 1.5104176087)}
+"""The positive centres of the Lloyd-Max quantiser of a standard normal."""
+
+SEED = 2
+"""Numbers of the payload that hold the seed of the signs: its eight bytes."""
+
+
+class Eden(Codec):
+    """One or two bits per number, a float32 scale for every 1,024, and a seed."""
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        positive = torch.tensor(CENTRES[bits])
+        self._centres = torch.cat([-positive.flip(0), positive])
+        self._edges = (self._centres[1:] + self._centres[:-1]) / 2
+
+    def size(self, layout: Layout) -> int:
+        return self._bytes(_wide(count(layout)))
+
+    def encode(self, vector: Vector, *, seed: int) -> Tensor:
+        narrow = to_rows(vector)
+        rows = torch.zeros(_wide(len(narrow)), WIDTH)
+        rows.view(-1)[: narrow.numel()] = narrow.view(-1)
+        payload = torch.empty(self._bytes(len(rows)), dtype=torch.uint8)
+        scales, parts = self._open(payload, len(rows))
+        payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
+        signs = torch.Generator().manual_seed(seed)
+        for own in chunks(len(rows), CHUNK // 4):
+            z = _rotated(rows[own].mul_(_signs(rows[own], signs)))
+            norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+            unit = z * (WIDTH**0.5 / norm)
+            codes = sum((unit > edge).to(torch.uint8) for edge in self._edges.tolist())
+            chosen = self._centres[codes.int()]
+            scale = norm / (z.mul_(chosen).sum(1, keepdim=True) / norm)
+            scales[own] = torch.where(norm == 0, 0, scale)
+            pack(codes.view(-1, BLOCK), self.bits, [_four(part, own) for part in parts])
+        return payload
+
+    def decode(self, payload: Tensor, layout: Layout) -> Vector:
+        narrow = count(layout)
+        rows = torch.empty(_wide(narrow), WIDTH)
+        scales, parts = self._open(payload, len(rows))
+        # The seed may be a liar's: any 63 bits will do.
+        seed = int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
+        signs = torch.Generator().manual_seed(seed)
+        for own in chunks(len(rows), CHUNK // 4):
+            codes = unpack([_four(part, own) for part in parts], self.bits)
+            z = self._centres[codes.int()].view(-1, WIDTH).mul_(scales[own])
+            rows[own] = _rotated(z).mul_(_signs(z, signs))
+        return from_rows(rows.view(-1, BLOCK)[:narrow], layout)
+
+    def _bytes(self, rows: int) -> int:
+        return size_of(SEED + rows, 4 * rows, self.bits)
+
+    def _open(self, payload: Tensor, rows: int) -> tuple[Tensor, list[Tensor]]:
+        """Return the scales and the packed codes."""
+        numbers, parts = opened(payload, SEED + rows, 4 * rows, self.bits)
+        return numbers[SEED:, None], parts
+
+
+def _wide(narrow: int) -> int:
+    return -(-narrow * BLOCK // WIDTH)
+
+
+def _four(part: Tensor, rows: slice) -> Tensor:
+    """Return the four narrow rows of each of these rows."""
+    return part[4 * rows.start : 4 * rows.stop]
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random signs."""
+    words = torch.empty(like.numel() // 8, dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    return words.view(torch.int8).bitwise_and_(1).to(like.dtype).mul_(2).sub_(1).view(like.shape)
+
+
+def _rotated(rows: Tensor) -> Tensor:
+    """Return each row times the Hadamard matrix of its width, which is its own inverse."""
+    half = _hadamard()
+    return (half @ rows.view(-1, SIDE, SIDE) @ half).div_(SIDE).view(-1, WIDTH)
+
+
+def _hadamard() -> Tensor:
+    matrix = torch.ones(1, 1)
+    while len(matrix) < SIDE:
+        top = torch.cat([matrix, matrix], 1)
+        matrix = torch.cat([top, torch.cat([matrix, -matrix], 1)])
+    return matrix
