@@ -26,7 +26,7 @@ from ..server.plan import Plan
 from ..server.record import RoundRecord
 from .grid import GridEngine
 from .memory_grid import MemoryGrid
-from .server_app import ServerConfig
+from .server_side import ServerConfig
 
 __all__ = ["node_settings", "rehearse"]
 
