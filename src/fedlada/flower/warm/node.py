@@ -94,7 +94,7 @@ class NodeWorker:
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
         """Connect to the worker, started if it is not there."""
-        with (self._directory / f"{self._node}.lock").open("w") as lock:
+        with open(self._directory / f"{self._node}.lock", "w", opener=_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             connection = connect(self._socket)
             if connection is not None:
@@ -146,3 +146,7 @@ def _end(path: Path) -> None:
         with connection, suppress(ConnectionEnded):
             send(connection, b"")
     path.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
