@@ -9,7 +9,10 @@ Run: python benchmarks/flower_round.py --check
 """
 
 import json
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -121,6 +124,17 @@ def per_message(name: str, found: list[Turn], costs: list[dict]) -> float:
     return process + worker
 
 
+def own_start(repeats: int = 3) -> float:
+    """CPU seconds of the program that Flower starts for a message, before it does anything."""
+    program, seconds = Path(sys.executable).with_name("flwr-clientapp"), []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([program, "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return statistics.median(seconds)
+
+
 def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0])
     print(measure.machine())
@@ -134,6 +148,7 @@ def main() -> None:
             figures[f"{place} {name}"] = measure.paired(seconds, flower)
         if WARM in found[0]:
             lines += split(found, costs)
+            lines.append(f"flwr-clientapp --help alone takes {own_start():.2f} CPU seconds")
             warm = [turn[WARM] for turn in found]
             figures["warm, seconds"] = statistics.median(turn["seconds"] for turn in warm)
             figures["warm, CPU seconds per message"] = per_message(WARM, found, costs)
