@@ -18,6 +18,7 @@ from fedlada.errors import FedladaError
 from fedlada.flower import ServerConfig, run_server, warm_app
 from fedlada.flower.internals import packed, set_task
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.warm import keeping
 from fedlada.flower.warm.local_socket import receive, send
 from fedlada.flower.warm.node import DIRECTORY, NodeWorker, WorkerFailed
 from fedlada.protocol.seeds import seed_of
@@ -210,6 +211,16 @@ def test_nodes_whose_worker_is_killed_between_rounds_end_in_the_bits_of_a_run_in
     run.run()
     for name, vector in run.state.vectors.items():
         assert deployed.state.vectors[name].equal(vector)
+
+
+@pytest.mark.parametrize("in_worker", [True, False])
+def test_data_are_loaded_once_in_a_worker_and_for_every_message_elsewhere(
+    in_worker: bool, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_in_worker", in_worker)
+    loads: list[Context] = []
+    load = keeping.kept(lambda context: loads.append(context) or len(loads))
+    assert [load(context), load(context)] == ([1, 1] if in_worker else [1, 2])
 
 
 def test_a_directory_that_others_can_enter_is_refused(node: subprocess.Popen, ask: Ask) -> None:

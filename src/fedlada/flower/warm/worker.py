@@ -66,19 +66,18 @@ class Worker:
 
     def __init__(self, reference: str) -> None:
         self._reference = reference
-        self._app: ClientApp | None = None
+        self._loaded: tuple[ClientApp, torch.Tensor] | None = None
 
     def answer(self, task: bytes, message: bytes, context: bytes) -> tuple[bytes, bytes, bytes]:
         """Return an error, or nothing, and the reply and the context as bytes."""
         try:
             set_task(*json.loads(task))
             given, own = unpacked(message, context)
-            if self._app is None:
-                self._app = load(self._reference)
-                self._random = torch.get_rng_state()
-            # In a new process each message would begin with these random numbers.
-            torch.set_rng_state(self._random)
-            return (b"", *packed(self._app(given, own), own))
+            if self._loaded is None:
+                self._loaded = load(self._reference), torch.get_rng_state()
+            app, random = self._loaded
+            torch.set_rng_state(random)  # as in the new process that a cold node starts
+            return (b"", *packed(app(given, own), own))
         except Exception as error:  # the ClientApp's process raises it
             traceback.print_exc()
             return f"{type(error).__name__}: {error}".encode(), b"", b""
