@@ -35,19 +35,24 @@ class Watch:
     """Ends this process when nobody needs it, also in the middle of a message."""
 
     def __init__(self, node: int) -> None:
-        self.waiting: socket.socket | None = None
-        """The connection over which a reply is awaited."""
+        self._waiting: socket.socket | None = None
+        self._lock = threading.Lock()
         self._node = node
         # A number may be given to another process; a descriptor stays with the one that had it.
         self._descriptor = os.pidfd_open(node) if hasattr(os, "pidfd_open") else None
         threading.Thread(target=self._look, daemon=True).start()
 
+    def await_reply(self, connection: socket.socket | None) -> None:
+        """Say over which connection a reply is awaited: without it nobody needs the answer."""
+        with self._lock:
+            self._waiting = connection
+
     def _look(self) -> None:
         while self._node_lives():
             time.sleep(_LOOK)
-            waiting = self.waiting
-            if waiting is not None and given_up(waiting):
-                break
+            with self._lock:
+                if self._waiting is not None and given_up(self._waiting):
+                    break
         # At once: what a client keeps is written whole or not at all.
         os._exit(0)
 
@@ -91,11 +96,9 @@ def serve(connection: socket.socket, worker: Worker, watch: Watch) -> bool:
         return False
     message, context = receive(connection, 2)
     send(connection, b"")
-    watch.waiting = connection
-    try:
-        parts = worker.answer(bytes(task), bytes(message), bytes(context))
-    finally:
-        watch.waiting = None
+    watch.await_reply(connection)
+    parts = worker.answer(bytes(task), bytes(message), bytes(context))
+    watch.await_reply(None)
     send(connection, *parts)
     return True
 
