@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedlada import Plan, simulate
+from fedlada import Plan, RoundRecord, simulate
 from fedlada.errors import FedladaError
 from fedlada.flower import ServerConfig, run_server, warm_app
 from fedlada.flower.internals import packed, set_task
@@ -190,8 +190,10 @@ def test_nodes_whose_worker_is_killed_between_rounds_end_in_the_bits_of_a_run_in
     nodes, plan = 2, Plan.of(algorithm="scaffold", rounds=3, seed=5)
     import warm_task
 
-    def kill(*_: object) -> None:
-        for worker in workers(node)[:1]:
+    def kill(record: RoundRecord, model: object) -> None:
+        assert len(workers(node)) == nodes
+        if record.round == 1:
+            worker = workers(node)[0]
             os.kill(worker, signal.SIGKILL)
             await_end(worker)
 
