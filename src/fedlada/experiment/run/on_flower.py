@@ -96,6 +96,7 @@ def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
     if config.optimizer().client_state:
         told["state-directory"] = str(directory.checkpoints().clients)
     told["algorithm"] = json.dumps(config.algorithm)  # clients import only modules that this names
+    module = f"{__package__}.flower_app"
     project = {
         "project": {"name": "experiment", "version": "1.0.0", "description": config.name},
         "tool": {
@@ -103,8 +104,8 @@ def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
                 "app": {
                     "publisher": "fedlada",
                     "components": {
-                        "serverapp": f"{__package__}.flower_app:server",
-                        "clientapp": f"{__package__}.warm_client:client",
+                        "serverapp": f"{module}:server",
+                        "clientapp": f"{module}:client",
                     },
                     "config": told,
                 }
