@@ -55,6 +55,7 @@ PROGRAMS = (
     r"experiment/test_runs\.py::test_a_killed_run",
     r"experiment/test_open_ends\.py::test_a_sweep",
     r"experiment/test_files\.py::test_tables",
+    r"flower/test_warm\.py",
     r"data/test_cache\.py::test_processes",
     r"test_defects\.py::test_robust_rules",
 )

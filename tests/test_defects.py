@@ -214,7 +214,7 @@ def test_an_algorithm_built_in_code_travels_to_flower():
 def test_outside_code_is_imported_by_a_client_only_if_its_own_config_names_it():
     from types import SimpleNamespace
 
-    from fedlada.flower.client_app import agreed
+    from fedlada.flower.client_side import agreed
     from fedlada.flower.records import Assignment
 
     spec = {"local": "sgd", "corrections": ["outside.module:Correction"], "server": "averaging"}

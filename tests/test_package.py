@@ -24,6 +24,25 @@ def test_everything_exported_exists_once():
     assert len(set(fedlada.__all__)) == len(fedlada.__all__)
 
 
+def test_public_names_are_imported_when_they_are_used():
+    code = (
+        "import sys, fedlada\n"
+        "assert fedlada.__version__ and 'torch' not in sys.modules\n"
+        "assert {'simulate', '__version__'} <= set(dir(fedlada))\n"
+        "assert fedlada.server.robust.TrimmedMean is fedlada.TrimmedMean\n"
+        "from fedlada import *\n"
+        "assert simulate is fedlada.simulate\n"
+        "assert not hasattr(fedlada, 'simulated')\n"
+        "from fedlada.flower import client_app, training\n"
+        "import fedlada.flower.apps\n"
+        "from fedlada import flower\n"
+        "assert flower.client_app is client_app and callable(client_app)\n"
+        "assert set(flower.__all__) <= set(dir(flower))\n"
+        "assert all(hasattr(flower, name) for name in flower.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def kind_and_name(name: str) -> tuple[bool, bool, str]:
     """The order in which ruff wants exported names: constants, classes, then the rest."""
     return not name.isupper(), not name[0].isupper(), name
@@ -41,7 +60,7 @@ def test_the_version_is_the_changelogs_newest():
 
 def test_importing_the_library_imports_torch_alone():
     code = (
-        "import sys, fedlada, fedlada.models\n"
+        "import sys, fedlada.public, fedlada.models\n"
         "extras = {'flwr', 'flwr_datasets', 'datasets', 'sklearn', 'matplotlib', 'PIL',\n"
         "    'prometheus_client', 'safetensors', 'typer', 'rich', 'pydantic', 'polars'}\n"
         "assert not extras & set(sys.modules), extras & set(sys.modules)"

@@ -11,7 +11,7 @@ from fedlada import Bernoulli, FixedSize, Guard, Plan, TrimmedMean
 from fedlada.data import ClientData
 from fedlada.experiment.config.experiment import PLANNED
 from fedlada.experiment.config.reading import read
-from fedlada.flower.server_app import KEYS, ServerConfig
+from fedlada.flower.server_side import KEYS, ServerConfig
 from fedlada.protocol.codecs import Codecs
 from fedlada.server.plan import FREE, PlanSettings
 

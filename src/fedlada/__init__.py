@@ -1,73 +1,23 @@
 """Federated optimizers, written once: FedLADA, its baselines and everything between them."""
 
-from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
-from .client.loop import TrainingError
-from .client.objective import CLASSIFICATION, REGRESSION, Metric, Objective
-from .client.optimizer import FederatedOptimizer
-from .client.round import LocalRound
-from .client.store import DiskStore, MemoryStore
-from .client.training import Evaluation, LocalTraining
-from .curves import plot
-from .engines.in_process import InProcess
-from .errors import FedladaError
-from .frames import frame
-from .protocol.engine import Engine
-from .protocol.messages import Failure, Rejection, Reply, Task
-from .server.checkpoint import Checkpoint, CheckpointError, Checkpoints
-from .server.export import export
-from .server.guard import Guard
-from .server.loop import federate
-from .server.mean import Mean
-from .server.plan import Plan
-from .server.record import RoundRecord
-from .server.robust import CenteredClipping, CoordinateMedian, TrimmedMean
-from .server.sampling import Bernoulli, FixedSize
-from .server.state import ServerState
-from .simulation import Simulation, simulate
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.3.0.dev0"
 
-__all__ = [
-    "ALGORITHMS",
-    "CLASSIFICATION",
-    "REGRESSION",
-    "Algorithm",
-    "Bernoulli",
-    "CenteredClipping",
-    "Checkpoint",
-    "CheckpointError",
-    "Checkpoints",
-    "CoordinateMedian",
-    "DiskStore",
-    "Engine",
-    "Evaluation",
-    "Failure",
-    "FederatedOptimizer",
-    "FedladaError",
-    "FixedSize",
-    "Guard",
-    "InProcess",
-    "LocalRound",
-    "LocalTraining",
-    "Mean",
-    "MemoryStore",
-    "Metric",
-    "Objective",
-    "Plan",
-    "Rejection",
-    "Reply",
-    "RoundRecord",
-    "ServerState",
-    "Simulation",
-    "Task",
-    "TrainingError",
-    "TrimmedMean",
-    "__version__",
-    "algorithm",
-    "compose",
-    "export",
-    "federate",
-    "frame",
-    "plot",
-    "simulate",
-]
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    """Import the public names, and with them torch, when the first of them is asked for."""
+    if name == "__all__" or not name.startswith("__"):
+        public = import_module(".public", __name__)
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name in globals():  # also a submodule, now that it is imported
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module(".public", __name__).__all__})

@@ -27,7 +27,7 @@ from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.on_flower import watched_rounds
 from fedlada.experiment.run.rounds import run as run_rounds
 from fedlada.experiment.run.tracking import parsed
-from fedlada.flower.client_app import check_place
+from fedlada.flower.client_side import check_place
 from fedlada.flower.loopback import processes
 from fedlada.flower.loopback.processes import marked
 from fedlada.flower.memory_grid import MemoryGrid

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -238,6 +239,12 @@ def processes_of(directory: Path) -> dict[int, str]:
     return found
 
 
+def workers_of(directory: Path) -> list[int]:
+    """Workers of warm nodes whose home is in the directory."""
+    found = processes_of(directory)
+    return [pid for pid, command in found.items() if "fedlada.flower.warm.worker" in command]
+
+
 def listening_addresses(pids: list[int]) -> set[str]:
     """The local addresses, in hexadecimal as the kernel lists them, on which the pids listen."""
     sockets = set()
@@ -280,8 +287,9 @@ def test_real_nodes_over_tls_end_in_the_bits_of_the_in_process_engine(
     """Records tell the bytes.
 
     They are held against what passes Flower's own HTTP layer, where a hook in every process reads
-    the lengths of the bodies that Flower sends and receives.
+    the lengths of the bodies that Flower sends and receives.  The nodes are warm.
     """
+    assert len(workers_of(deployment.directory)) == deployment.nodes
     for run in ENDED:
         assert list(observed.runs.differences(*run)) == []
     records = [record for run in ENDED for record in in_process(*run, nodes=2, cohort=2).run()]
@@ -360,8 +368,15 @@ def test_plain_http_is_refused(deployment: Deployment) -> None:
     assert "[code:" not in log
 
 
-def test_a_stopped_node_comes_back(deployment: Deployment) -> None:
+def test_a_stopped_node_ends_its_worker_and_comes_back(
+    deployment: Deployment, observed: Observed
+) -> None:
+    (worker,) = workers_of(deployment.directory / "node-1")
     deployment.stop_node(1)
+    deadline = time.monotonic() + 10
+    while worker in processes_of(deployment.directory):
+        assert time.monotonic() < deadline, "the worker outlives its SuperNode"
+        time.sleep(0.1)
     with pytest.raises(ValueError, match="SuperNode 1 is not running"):
         deployment.kill_node(1)
     deployment.start_node(1)

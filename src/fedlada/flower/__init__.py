@@ -1,5 +1,8 @@
 """fedlada on Flower: the same algorithms in Flower simulation and on real nodes."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from ..errors import missing_extra
 
 try:
@@ -7,9 +10,11 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra(error, "fedlada.flower", "fedlada[flower]") from error
 
-from .client_app import answer_query, client_app, evaluating, training
-from .leaf import leaf_app
-from .server_app import Finished, ServerConfig, run_server, server_app
+if TYPE_CHECKING:
+    from .client_side import answer_query, client_app, evaluating, training
+    from .leaf import leaf_app
+    from .server_side import Finished, ServerConfig, run_server, server_app
+    from .warm.app import warm_app
 
 __all__ = [
     "Finished",
@@ -21,4 +26,25 @@ __all__ = [
     "run_server",
     "server_app",
     "training",
+    "warm_app",
 ]
+
+
+_HOMES = {
+    ".client_side": ("answer_query", "client_app", "evaluating", "training"),
+    ".leaf": ("leaf_app",),
+    ".server_side": ("Finished", "ServerConfig", "run_server", "server_app"),
+    ".warm.app": ("warm_app",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is asked for: a warm ClientApp needs no torch."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,7 @@ from ..client.round import D, Train
 from ..engines.in_process import ClientDatasets
 from ..protocol.engine import Engine
 from ..server.plan import Plan
-from .client_app import answer_query, training
+from .client_side import answer_query, training
 from .grid import GridEngine
 
 __all__ = ["Connect", "many_clients_app", "serving_app"]

@@ -21,7 +21,7 @@ from ..engines.in_process import ClientDatasets, InProcess
 from ..protocol.engine import Engine
 from ..protocol.messages import Failure, Reply, Task
 from ..server.collect import collect
-from .client_app import agreed, answer_query, check_place, client_number, node_count
+from .client_side import agreed, answer_query, check_place, client_number, node_count
 from .context_store import client_store
 from .leaf_records import read_order, tally_record
 

@@ -1,8 +1,4 @@
-"""A Flower grid in this process, to test both halves of an app without Ray or a network.
-
-Only this module uses private imports of flwr: a ``Message`` can only be made after Flower's
-runtime has set the run that it belongs to.
-"""
+"""A Flower grid in this process, to test both halves of an app without Ray or a network."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from .internals import Run, set_task
 
 __all__ = ["MemoryGrid"]
 
@@ -32,7 +28,7 @@ class MemoryGrid(Grid):
         node_config: Mapping[str, UserConfigValue] | None = None,
         run_config: Mapping[str, UserConfigValue] | None = None,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        set_task(run=1, node=1, task=1)  # a Message can only be made for a task
         self.app = app
         self.contexts = {
             1000 + i: Context(

@@ -28,7 +28,7 @@ from ..server.record import RoundRecord
 from .grid import GridEngine
 from .leaves import Leaves
 from .memory_grid import MemoryGrid
-from .server_app import ServerConfig
+from .server_side import ServerConfig
 
 __all__ = ["node_settings", "rehearse"]
 

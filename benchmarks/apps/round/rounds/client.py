@@ -37,10 +37,10 @@ def flowers(message: Message, context: Context) -> Message:
 def ours(message: Message, context: Context) -> Message:
     from fedlada.flower import training
 
-    own = model()
+    cpu, own = time.process_time(), model()
     with training(message, context, own) as local:
         began = time.monotonic()
         train(own, context.node_config["partition-id"], local.optimizer())
         local.examples = EXAMPLES
-        local.metrics = {"train": time.monotonic() - began}
+        local.metrics = {"train": time.monotonic() - began, "cpu": time.process_time() - cpu}
     return local.reply

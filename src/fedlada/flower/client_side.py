@@ -20,6 +20,7 @@ from ..errors import require
 from .context_store import client_store
 from .header import HEADER
 from .records import Assignment, evaluation_record, read_task, reply_record
+from .warm.keeping import kept
 
 __all__ = [
     "ClientEvaluation",
@@ -45,12 +46,15 @@ def client_app(
     node's client (its number is ``context.node_config["partition-id"]``), and
     ``train(model, data, optimizer)`` is a training loop such as :class:`fedlada.LocalTraining`.
 
+    A warm node (:func:`warm_app`) calls ``data`` once per run and the others for every message.
+
     ``evaluate(model, data)`` returns the metrics of the server's model on this client's data, for
     a server that asks for them; ``held_out(context)`` returns the data for it, by default those of
     the training.
     """
     app = ClientApp()
     app.query()(answer_query)
+    data, held_out = kept(data), kept(held_out or data)
 
     @app.train()
     def reply(message: Message, context: Context) -> Message:
@@ -65,7 +69,7 @@ def client_app(
 
         @app.evaluate()
         def assess(message: Message, context: Context) -> Message:
-            own, mine = model(), (held_out or data)(context)
+            own, mine = model(), held_out(context)
             with evaluating(message, context, own) as local:
                 _check_own(local.client, context)
                 local.metrics = evaluate(own, mine)

@@ -1,0 +1,1 @@
+"""Warm nodes: a worker keeps the ClientApp loaded between the messages of a run."""

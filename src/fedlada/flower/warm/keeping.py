@@ -1,0 +1,34 @@
+"""What a worker keeps loaded from one message to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from flwr.app import Context
+
+__all__ = ["begin", "kept"]
+
+T = TypeVar("T")
+
+_in_worker = False
+
+
+def begin() -> None:
+    """Say that this process is the worker of one node in one run."""
+    global _in_worker
+    _in_worker = True
+
+
+def kept(load: Callable[[Context], T]) -> Callable[[Context], T]:
+    """Call ``load`` once in a worker, whose node and run never change, and always elsewhere."""
+    found: list[T] = []
+
+    def loaded(context: Context) -> T:
+        if not _in_worker:
+            return load(context)
+        if not found:
+            found.append(load(context))
+        return found[0]
+
+    return loaded

@@ -1,0 +1,134 @@
+"""Send parts of bytes over a Unix socket between two processes of one user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...errors import FedladaError, require
+
+__all__ = [
+    "ConnectionEnded",
+    "check_peer",
+    "connect",
+    "given_up",
+    "listen",
+    "private_directory",
+    "receive",
+    "send",
+]
+
+_LENGTH = struct.Struct(">Q")
+_LONGEST = 100
+"""The kernel takes 108 bytes of a socket's path, other systems a few less."""
+
+
+class ConnectionEnded(FedladaError):
+    """The other process closed the connection, or ended."""
+
+
+def private_directory(path: Path) -> Path:
+    """Make a directory that only this user can enter, and check one that is there."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    require(
+        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077,
+        f"{path} is not a directory of user {os.geteuid()} alone (owner {found.st_uid}, mode"
+        f" {stat.S_IMODE(found.st_mode):o}); remove it, or set FLWR_HOME to a directory of this"
+        " node's own",
+    )
+    return path
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a socket that listens at a path in a private directory, with mode 0600."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    with _short(path) as address:
+        listener.bind(address)
+    path.chmod(0o600)
+    listener.listen()
+    return listener
+
+
+def connect(path: Path) -> socket.socket | None:
+    """Return a connection to the listener at this path, or None if there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(path) as address:
+            connection.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    check_peer(connection)
+    return connection
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Check that the process at the other end is of this user."""
+    if not sys.platform.startswith("linux"):
+        return  # the directory keeps others out
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", peer)
+    require(user == os.geteuid(), f"user {user} is at the other end of this node's socket")
+
+
+def send(connection: socket.socket, *parts: bytes) -> None:
+    """Send the parts, each after its length."""
+    try:
+        for part in parts:
+            connection.sendall(_LENGTH.pack(len(part)))
+            connection.sendall(part)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise ConnectionEnded("the other process ended before it had read all") from error
+
+
+def receive(connection: socket.socket, parts: int) -> list[bytearray]:
+    """Return so many parts."""
+    return [
+        _exactly(connection, *_LENGTH.unpack(_exactly(connection, _LENGTH.size)))
+        for _ in range(parts)
+    ]
+
+
+def given_up(connection: socket.socket) -> bool:
+    """Return whether the other process, which has nothing more to send, closed the connection."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _exactly(connection: socket.socket, size: int) -> bytearray:
+    part = bytearray(size)
+    view, done = memoryview(part), 0
+    while done < size:
+        try:
+            count = connection.recv_into(view[done:])
+        except ConnectionResetError:
+            count = 0
+        if count == 0:
+            raise ConnectionEnded("the other process ended before it had sent all")
+        done += count
+    return part
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Yield a name of this path that is short enough for a socket."""
+    if len(os.fsencode(path)) <= _LONGEST or not sys.platform.startswith("linux"):
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
