@@ -234,13 +234,13 @@ def _solved(
 
 
 def _middle(samples: Sequence[Sample], name: str) -> float:
-    return statistics.median(getattr(sample, name) for sample in samples)
+    return float(statistics.median(getattr(sample, name) for sample in samples))
 
 
 def _longer(one: Sequence[Sample], other: Sequence[Sample], name: str) -> float:
     """Return how much longer the other takes, as the median over pairs of the same turn."""
     pairs = zip(one, other, strict=True)
-    return statistics.median(getattr(b, name) - getattr(a, name) for a, b in pairs)
+    return float(statistics.median(getattr(b, name) - getattr(a, name) for a, b in pairs))
 
 
 def _tiny(plan: Plan, config: Experiment) -> Trial:
