@@ -68,23 +68,23 @@ class Deployed:
 
 
 REFERENCE = Constants(
-    source="a machine with two virtual Xeon cores, one thread, 2026-11-16",
-    step=4e-4,
-    flop=3e-11,
-    client=2e-3,
-    client_element=1e-9,
-    reply=1e-3,
-    reply_element=1e-8,
-    round=1e-3,
-    round_element=1e-8,
-    save=5e-3,
-    save_byte=7e-9,
+    source="of a machine with two virtual Xeon cores, one thread, 2026-11-16",
+    step=7e-4,
+    flop=5e-11,  # 8e-11 with LeNet, 4e-11 with a ResNet-18
+    client=1.5e-3,
+    client_element=1.7e-9,
+    reply=8e-4,
+    reply_element=1.9e-8,
+    round=2e-3,
+    round_element=1.4e-8,
+    save=6e-3,
+    save_byte=8e-9,
 )
-"""Measured by ``fedlada cost --measure``; other machines differ, often by a factor of ten."""
+"""Measured by ``benchmarks/cost.py`` while the machine was busy; others differ, by far."""
 
 DEPLOYED = Deployed(
     message=8.7,  # benchmarks/flower_round.py: a round of LeNet on two cold nodes
-    byte=6e-9,
+    byte=1e-8,  # benchmarks/cost.py
     node_minute=0.3,  # benchmarks/supernodes.py
 )
 """Measured on the same machine."""
