@@ -35,7 +35,7 @@ REGISTERED, COHORT, RESNET, KEPT = (
     (10, 100),
     (1_000, 1_000_000),
 )
-TURNS = {"registered": 5, "cohort": 3, "resnet": 1, "checkpoint": 3}
+TURNS = {"registered": 3, "cohort": 2, "resnet": 1, "checkpoint": 3}
 """How often the sizes of a kind take turns; the median of each counts."""
 
 
@@ -89,7 +89,7 @@ def fake(model: nn.Module, data: ClientData, optimizer: torch.optim.Optimizer) -
 
 def cohort(size: int) -> dict[str, float]:
     """A small network; of small cohorts more rounds."""
-    rounds = max(10_000 // size, 2)
+    rounds = max(2_000 // size, 1)
     run = simulate(
         perceptron(), Generated(10_000), rounds=rounds, train=fake, sampling=FixedSize(size)
     )

@@ -40,8 +40,8 @@ def table(
         ]
     if cost.polling > 1:
         notes.append(
-            f"idle nodes would keep {cost.polling:,.0f} cores of a SuperLink busy, and it has one:"
-            f" so many clients need --leaves {_leaves(setting, cost):,} or gateways (docs/scale.md)"
+            f"idle nodes would keep {cost.polling:,.0f} cores of a SuperLink busy, and Python uses"
+            " one: give it fewer (--leaves), or gateways (docs/scale.md)"
         )
     return Group(listed, *(Text(note) for note in notes))
 
@@ -86,11 +86,6 @@ def _where(setting: Setting) -> str:
     if setting.deployment == "process":
         return f"simulated by {setting.workers} process{'es' if setting.workers > 1 else ''}"
     return f"on Flower, {setting.leaves or 'no'} leaves"
-
-
-def _leaves(setting: Setting, cost: Cost) -> int:
-    """Return how many leaves bring each SuperLink below half a core of polling."""
-    return int(2 * cost.polling * (setting.leaves or 1)) + 1
 
 
 def checked(checks: Sequence[Check]) -> Table:
