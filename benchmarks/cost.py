@@ -18,7 +18,8 @@ import measure
 from fedlada.algorithms import Vector, Vectors
 from fedlada.experiment.config.reading import experiment
 from fedlada.experiment.cost.checking import check
-from fedlada.experiment.cost.measuring import Trial, fit
+from fedlada.experiment.cost.measuring import fit
+from fedlada.experiment.cost.trials import Trial
 from fedlada.experiment.cost.workload import workload
 from fedlada.experiment.run.memory import keep_memory
 from fedlada.experiment.run.problem import build

@@ -13,8 +13,9 @@ from fedlada.experiment.config.reading import experiment
 from fedlada.experiment.cost.checking import check
 from fedlada.experiment.cost.constants import DEPLOYED, REFERENCE, Constants, Deployed
 from fedlada.experiment.cost.formula import TALLY, Setting, Workload, predict
-from fedlada.experiment.cost.measuring import MORE, Sample, Trial, fit
+from fedlada.experiment.cost.measuring import MORE, fit
 from fedlada.experiment.cost.table import amount, duration
+from fedlada.experiment.cost.trials import Sample, Trial
 from fedlada.experiment.cost.workload import workload
 from fedlada.experiment.run.problem import build
 

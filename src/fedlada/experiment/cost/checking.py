@@ -11,7 +11,8 @@ from ..config.experiment import Experiment
 from ..run.problem import Problem
 from .constants import DEPLOYED, Constants
 from .formula import Setting, Workload, predict
-from .measuring import Sample, Trial, fit
+from .measuring import fit
+from .trials import Sample, Trial
 
 __all__ = ["Check", "check", "measured"]
 

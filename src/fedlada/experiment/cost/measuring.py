@@ -1,174 +1,36 @@
 """Measuring the constants of this machine by real rounds of the very experiment, in miniature.
 
-Three small federations take turns, round by round, so that a machine that is slow for a while is
-slow for all of them: few clients of one step, as many of several steps, and more of one step.
-Two of them give the cost of a step and of a client, two that of a reply and of a round.  The same
-three on a tiny model give the parts that do not grow with the model.
+Three small federations take turns: few clients of one step, as many of several steps, and more of
+one step.  Two of them give the cost of a step and of a client, two that of a reply and of a round.
+The same three on a tiny model give the parts that do not grow with the model.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from ... import simulate
-from ...client.store import DiskStore, MemoryStore
 from ...client.training import LocalTraining
 from ...data import ClientData
-from ...engines.around import Around
-from ...engines.in_process import ClientDatasets, InProcess
 from ...errors import ExperimentError
-from ...protocol.messages import Failure, Reply, Task
-from ...server.checkpoint import Checkpoints
 from ...server.plan import Plan
-from ...server.record import RoundRecord
-from ...server.sampling import FixedSize
 from ..config.experiment import Experiment
 from ..run.problem import Problem
 from .constants import Constants
 from .formula import Workload
+from .trials import Clock, Sample, Trial, turns
 
-__all__ = ["Clock", "Sample", "Trial", "fit", "turns"]
+__all__ = ["MORE", "fit"]
 
-Clock = Callable[[], float]
 MORE = 2
 """The third federation has so many clients more than the first."""
-FEWEST, MOST = 3, 25
-"""Rounds of each federation that count: as many as the time allows, between these."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What a round took, in seconds."""
-
-    client: float
-    """Of all its clients."""
-    server: float
-    save: float
-    record: RoundRecord
-
-    @property
-    def round(self) -> float:
-        """Seconds of the round without its checkpoint, as in its record."""
-        return self.client + self.server
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A federation to time: a model, its clients, and the size of a round."""
-
-    model: nn.Module
-    clients: ClientDatasets[Any]
-    train: LocalTraining
-    plan: Plan
-    cohort: int
-    steps: int
-
-    @classmethod
-    def of(cls, config: Experiment, problem: Problem, *, cohort: int, steps: int) -> Trial:
-        """Return rounds of an experiment with another cohort and other steps."""
-        return cls(
-            model=problem.model,
-            clients=problem.clients,
-            train=problem.train,
-            plan=config.plan(),
-            cohort=cohort,
-            steps=steps,
-        )
-
-    def samples(self, directory: Path, clock: Clock) -> Iterator[Sample]:
-        """Run rounds without end and yield what each took."""
-        plan = dataclasses.replace(
-            self.plan, rounds=10**9, sampling=FixedSize(self.cohort), target=None, minimum=1
-        )
-        train = dataclasses.replace(self.train, steps=self.steps, epochs=None)
-        saving = _Timed(directory, clock)
-        inner = InProcess(
-            plan.algorithm,
-            copy.deepcopy(self.model),
-            self.clients,
-            train,
-            store=DiskStore(saving.clients) if plan.algorithm.client_state else MemoryStore(),
-            buffers=plan.buffers,
-        )
-        engine = _Watched(inner, clock)
-        with simulate(
-            self.model,
-            self.clients,
-            train=train,
-            engine=engine,
-            checkpoints=saving,
-            **plan.settings(),
-        ) as run:
-            began = clock()
-            for record in run:
-                whole = clock() - began
-                server = whole - engine.seconds - saving.seconds
-                yield Sample(engine.seconds, server, saving.seconds, record)
-                engine.seconds = saving.seconds = 0.0
-                began = clock()
-
-
-class _Watched(Around):
-    """Counts the seconds that clients take."""
-
-    def __init__(self, engine: InProcess[Any], clock: Clock) -> None:
-        super().__init__(engine)
-        self._clock, self.seconds = clock, 0.0
-
-    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
-        began = self._clock()
-        for reply in self._engine.exchange(task, cohort):
-            self.seconds += self._clock() - began
-            yield reply
-            began = self._clock()
-        self.seconds += self._clock() - began
-
-
-class _Timed(Checkpoints):
-    """Counts the seconds that saving takes."""
-
-    def __init__(self, directory: Path, clock: Clock) -> None:
-        super().__init__(directory)
-        self._clock, self.seconds = clock, 0.0
-
-    def save(self, *given: Any, **named: Any) -> int:
-        began = self._clock()
-        try:
-            return super().save(*given, **named)
-        finally:
-            self.seconds += self._clock() - began
-
-
-def turns(
-    trials: Sequence[Trial], *, seconds: float, clock: Clock = time.perf_counter
-) -> list[list[Sample]]:
-    """Let the trials take turns for about so many seconds; the first round of each is warm-up."""
-    with ExitStack() as stack:
-        running = []
-        for trial in trials:
-            directory = stack.enter_context(TemporaryDirectory())
-            running.append(trial.samples(Path(directory) / "run", clock))
-            stack.callback(running[-1].close)  # type: ignore[attr-defined]
-        for samples in running:
-            next(samples)
-        found: list[list[Sample]] = [[] for _ in trials]
-        end = time.perf_counter() + seconds
-        while len(found[0]) < FEWEST or (time.perf_counter() < end and len(found[0]) < MOST):
-            for samples, seen in zip(running, found, strict=True):
-                seen.append(next(samples))
-        return found
+CROWD = 4
+"""Clients of the first, where they are quick: one alone would find every cache cold."""
 
 
 def fit(
@@ -190,13 +52,17 @@ def fit(
         )
     own = Trial.of(config, problem, cohort=few, steps=1)
     (probe,) = turns([own], seconds=0.0, clock=clock)
-    many = 1 + min(max(round(0.2 * few / _middle(probe, "client")), 2), 20)
+    at_once = 0.2 * few / max(_middle(probe, "client"), 1e-6)  # clients in a fifth of a second
+    many = 1 + min(max(round(at_once), 2), 20)
+    if at_once > CROWD and len(problem.clients) >= CROWD + MORE:
+        few = max(few, CROWD)
     trials = _three(own, few, many)
     found = turns([*trials, *others], seconds=seconds, clock=clock)
-    tiny = turns(_three(_tiny(plan, config), few, 21), seconds=seconds / 4, clock=clock)
+    tiny = turns(_three(_tiny(plan, config, few + MORE), few, 21), seconds=seconds / 4, clock=clock)
     step, client, reply, update, save = _solved(found, few, many)
     least = _solved(tiny, few, 21)
     fixed = [min(a, b) for a, b in zip(least, (step, client, reply, update, save), strict=True)]
+    fixed[1] = min(fixed[1] + _data(problem, clock), client)
     constants = Constants(
         source=f"measured on this machine, {len(found[0])} rounds each",
         step=fixed[0],
@@ -211,6 +77,16 @@ def fit(
         save_byte=(save - fixed[4]) / work.bytes_state,
     )
     return constants, found[len(trials) :]
+
+
+def _data(problem: Problem, clock: Clock) -> float:
+    """Return the seconds in which a client's data are gathered."""
+    found = []
+    for client in range(min(len(problem.clients), 9)):
+        began = clock()
+        problem.clients[client]
+        found.append(clock() - began)
+    return statistics.median(found)
 
 
 def _three(trial: Trial, few: int, many: int) -> list[Trial]:
@@ -243,11 +119,12 @@ def _longer(one: Sequence[Sample], other: Sequence[Sample], name: str) -> float:
     return float(statistics.median(getattr(b, name) - getattr(a, name) for a, b in pairs))
 
 
-def _tiny(plan: Plan, config: Experiment) -> Trial:
+def _tiny(plan: Plan, config: Experiment, count: int) -> Trial:
     """Return the same algorithm on a model of a few numbers, for what does not grow."""
     generator = torch.Generator().manual_seed(0)
     clients = [
-        ClientData(torch.randn(20, 4, generator=generator), torch.arange(20) % 2) for _ in range(20)
+        ClientData(torch.randn(20, 4, generator=generator), torch.arange(20) % 2)
+        for _ in range(count)
     ]
     with torch.random.fork_rng(devices=[]):
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
