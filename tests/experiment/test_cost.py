@@ -39,7 +39,7 @@ WORK = Workload(
     bytes_kept=40,
     flops=100.0,
     steps=5.0,
-    holds_replies=False,
+    holds=3,
 )
 ONES = Constants(
     source="a sheet of paper",
@@ -105,12 +105,14 @@ def test_the_formula_of_a_deployed_round_by_hand():
     assert tree.polling == pytest.approx(flat.polling / 5)
 
 
-def test_registered_clients_cost_a_simulation_no_time_and_an_aggregator_that_holds_replies_memory():
+def test_registered_clients_cost_no_time_and_held_replies_cost_memory():
     few, many = (predict(WORK, setting(clients=n), ONES, FLOWER) for n in (10, 10**7))
     assert (few.seconds, few.bytes_down) == (many.seconds, many.bytes_down)
-    holding = dataclasses.replace(WORK, holds_replies=True)
-    held = predict(holding, setting(), ONES, FLOWER).server_memory
-    assert held - predict(WORK, setting(), ONES, FLOWER).server_memory == 9 * 40
+    memory = [
+        predict(dataclasses.replace(WORK, holds=holds), setting(), ONES, FLOWER).server_memory
+        for holds in (1, 3, float("inf"))
+    ]
+    assert [m - memory[0] for m in memory] == [0, 2 * 40, 9 * 40]
 
 
 def test_measuring_with_a_clock_that_counts_steps_finds_a_step_and_nothing_else():

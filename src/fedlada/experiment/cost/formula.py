@@ -64,8 +64,9 @@ class Workload:
     """Floating-point operations of one step, forward and backward."""
     steps: float
     """Steps of one client in a round."""
-    holds_replies: bool
-    """Whether the aggregator holds all replies of a round until its end."""
+    holds: float
+    """Replies that a server holds at once: all in some aggregators, else those that set the
+    guard's limits in the first round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ class Cost:
     server_seconds: float
     """CPU seconds of all servers together."""
     server_memory: float
+    """Bytes at the peak, which is in the first round."""
     seconds: float
     """Duration of a round, without evaluation and checkpoint."""
     save_seconds: float
@@ -152,7 +154,7 @@ def predict(work: Workload, setting: Setting, constants: Constants, on: Deployed
     run = setting.rounds * (seconds + save)
     sent = setting.rounds * n * work.bytes_down if flower else 0.0
     servers = 1 + leaves
-    held = (share if work.holds_replies else 1) * work.bytes_up
+    held = min(share if flower else n, work.holds) * work.bytes_up
     return Cost(
         bytes_down=n * work.bytes_down,
         bytes_up=n * work.bytes_up,

@@ -48,8 +48,14 @@ def workload(config: Experiment, problem: Problem) -> Workload:
         bytes_kept=kept,
         flops=flops(problem),
         steps=steps(config, problem),
-        holds_replies=not plan.aggregator().is_mean,
+        holds=_held(plan),
     )
+
+
+def _held(plan: Plan) -> float:
+    if not plan.aggregator().is_mean:
+        return math.inf
+    return 1 if plan.guard is None else plan.guard.calibration
 
 
 def cohort_of(plan: Plan, clients: int) -> float:
