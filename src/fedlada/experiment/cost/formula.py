@@ -37,7 +37,7 @@ Deployment = Literal["process", "flower"]
 
 TALLY = 16
 """Bytes per element of a sum in :mod:`fedlada.server.mean`."""
-ENTRY, MEMO = 24, 100
+ENTRY, MEMO = 24, 200
 """Bytes per client that keeps vectors: in the ledger of a checkpoint, and in memory."""
 PROCESS = 250e6
 """Bytes of a Python process that has imported torch."""
