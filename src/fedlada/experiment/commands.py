@@ -19,6 +19,7 @@ from ..server.lock import DirectoryLock
 from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
 from .config.cells import cells
 from .config.reading import check_targets, read
+from .cost_command import EXAMPLE as COST_EXAMPLE, cost
 from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
 from .run.rounds import run as rounds_of
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 console = Console()
 app.command(epilog=ATTACK_EXAMPLE)(attack)
+app.command(epilog=COST_EXAMPLE)(cost)
 
 File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
 Changes = Annotated[
