@@ -1,7 +1,8 @@
 """A weighted mean that does not depend on the order, or the tree, in which terms are added.
 
 Each coordinate is summed without error as a pair of float64 numbers, the rounded sum and the
-rounding error (Knuth's two-sum), and rounded once at the end.  Over float32 terms the pair is
+rounding error (Knuth's two-sum), and rounded once at the end.  A sum that the processor did not
+round (:mod:`.rounding`) has no error to compute.  Over float32 terms the pair is
 exact while the terms of one coordinate lie within 2^58 of one another, so it is the same in any
 order and any tree.  Beyond that, and over float64 terms, its error is below 2^-100 of the largest
 term, which almost never changes the rounded result.  Scalars and weights are summed exactly, as
@@ -23,6 +24,7 @@ from torch import Tensor
 from ..algorithms import Vector, Vectors
 from ..algorithms.vectors import BLOCK
 from ..errors import require
+from .rounding import known_exact
 
 __all__ = ["Mean"]
 
@@ -168,7 +170,9 @@ class _Sum:
         result = self._new()
         for start, term, pieces in self._blocks(result):
             block = slice(start, start + len(term))
-            torch.add(self._high[block], self._low[block], out=term).div_(weight)
+            torch.add(self._high[block], self._low[block], out=term)
+            # An infinite sum has the error NaN or none, as terms came: let it be NaN always.
+            term.add_(self._high[block] - self._high[block]).div_(weight)
             for piece, part in pieces:
                 piece.copy_(part)
         return result
@@ -192,11 +196,11 @@ class _Sum:
         length = term.numel()
         high, low = self._high[start : start + length], self._low[start : start + length]
         rounded, back = self._scratch[1, :length], self._scratch[2, :length]
-        torch.add(high, term, out=rounded)
-        torch.sub(rounded, high, out=back)
-        term.sub_(back)
-        high.add_(back.sub_(rounded)).add_(term)
-        low.add_(high)
+        if not known_exact(high, term, out=rounded):
+            torch.sub(rounded, high, out=back)
+            term.sub_(back)
+            high.add_(back.sub_(rounded)).add_(term)
+            low.add_(high)
         high.copy_(rounded)
 
 
