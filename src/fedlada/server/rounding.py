@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..algorithms.vectors import BLOCK
 
@@ -30,19 +30,22 @@ PARTS = 64
 """The flag is tried out in so many parts of a block."""
 
 
-def known_exact(a: Tensor, b: Tensor, *, out: Tensor) -> bool:
-    """Set ``out`` to a + b; return True if no element was rounded, False if one may have been."""
-    if out.device.type == "cpu" and out.numel() <= BLOCK and _works(torch.get_num_threads()):
-        return not _rounds(a, b, out)
-    torch.add(a, b, out=out)
+def known_exact(operation: Callable[[], object], device: torch.device) -> bool:
+    """Run an operation on blocks that lie on a device; return True if it rounded no element.
+
+    False says that it may have rounded one.
+    """
+    if device.type == "cpu" and _works(torch.get_num_threads()):
+        return not _rounds(operation)
+    operation()
     return False
 
 
-def _rounds(a: Tensor, b: Tensor, out: Tensor) -> bool:
-    """Add, and return whether that raised the flag."""
+def _rounds(operation: Callable[[], object]) -> bool:
+    """Run an operation and return whether it raised the flag."""
     library = _library()
     library.feclearexcept(FE_INEXACT)
-    torch.add(a, b, out=out)
+    operation()
     return bool(library.fetestexcept(FE_INEXACT))
 
 
@@ -53,11 +56,11 @@ def _works(threads: int) -> bool:
         return False
     a, b = torch.ones(2, BLOCK, dtype=torch.float64)
     out = torch.empty_like(a)
-    if _rounds(a, b, out):
+    if _rounds(lambda: torch.add(a, b, out=out)):
         return False
     for i in [*range(0, BLOCK, BLOCK // PARTS), BLOCK - 1]:
         b[i] = 2.0**-60  # vanishes beside 1
-        if not _rounds(a, b, out):
+        if not _rounds(lambda: torch.add(a, b, out=out)):
             return False
         b[i] = 1
     return True
