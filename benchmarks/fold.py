@@ -2,8 +2,9 @@
 
 The replies are those of `fedlada` on ResNet-18-GN: delta and v̂, 22 million numbers.  They come from
 clients that trained, in a first round and in a second, since what they hold decides how many sums
-are exact.  The server checks, measures and adds a reply as in any round; the bare sum adds it,
-tensor by tensor, to one float64 number per element.  Both take turns, reply by reply.
+are exact.  The server checks, measures and adds replies as in any round; the bare sum adds them,
+tensor by tensor, to one float64 number per element.  Both take turns, as many replies at a time as
+the server adds together.
 
 Run: python benchmarks/fold.py --check
 """
@@ -23,10 +24,12 @@ from fedlada.models import ResNet18
 from fedlada.protocol.messages import Reply
 from fedlada.server.collect import new_tally
 from fedlada.server.loop import advance, next_task
+from fedlada.server.mean import TOGETHER
 from fedlada.server.tally import Tally
 
 GOAL = 3.0
-CLIENTS, STEPS, BATCH, REPEATS = 4, 3, 20, 32
+CLIENTS, STEPS, BATCH = 5, 3, 20
+REPEATS, WARMUP = 10, 2
 
 
 def engine(plan: Plan) -> InProcess[ClientData]:
@@ -40,26 +43,32 @@ def engine(plan: Plan) -> InProcess[ClientData]:
 
 
 def side_by_side(tally: Tally, replies: list[Reply]) -> dict[str, list[float]]:
-    """CPU seconds of each reply; clients answer again and again, under new numbers."""
+    """CPU seconds of each turn; clients answer again and again, under new numbers."""
     sums = {
         name: [torch.zeros_like(t, dtype=torch.float64) for t in vector]
         for name, vector in replies[0].vectors.items()
     }
     turns = {"server": 0, "bare": 0}
 
-    def following(side: str) -> Reply:
+    def following(side: str) -> list[Reply]:
+        first = turns[side] * TOGETHER
         turns[side] += 1
-        return replace(replies[turns[side] % CLIENTS], client=turns[side])
+        return [replace(replies[i % CLIENTS], client=i) for i in range(first, first + TOGETHER)]
+
+    def server() -> None:
+        for reply in following("server"):
+            tally.add(reply)
 
     def bare() -> None:
-        for name, vector in following("bare").vectors.items():
-            for total, t in zip(sums[name], vector, strict=True):
-                total += t
+        for reply in following("bare"):
+            for name, vector in reply.vectors.items():
+                for total, t in zip(sums[name], vector, strict=True):
+                    total += t
 
     return measure.alternate(
-        {"server": lambda: tally.add(following("server")), "bare": bare},
+        {"server": server, "bare": bare},
         repeats=REPEATS,
-        warmup=2 * CLIENTS,
+        warmup=WARMUP,
         clock=time.process_time,
     )
 
@@ -75,12 +84,14 @@ def main() -> None:
     state, figures = ServerState.new(plan.algorithm, x), {}
     for name in ("first round", "second round"):
         task, _ = next_task(plan, state, clients.clients)
-        cohort = range(1, 1 + 2 * CLIENTS + REPEATS)
+        cohort = range(TOGETHER * (WARMUP + REPEATS))
         tally = new_tally(plan, task, cohort, state)
         seconds = side_by_side(tally, list(clients.exchange(task, range(CLIENTS))))
         assert len(tally.accepted) == len(cohort), f"not all accepted: {tally.rejected}"
         advance(plan, state, tally, clients)
-        middle = {side: 1e3 * sorted(each)[REPEATS // 2] for side, each in seconds.items()}
+        middle = {
+            side: 1e3 / TOGETHER * sorted(each)[REPEATS // 2] for side, each in seconds.items()
+        }
         figures[name] = measure.paired(seconds["server"], seconds["bare"])
         print(
             f"{name}: {middle['server']:.0f} ms a reply, a bare sum {middle['bare']:.0f} ms;"
