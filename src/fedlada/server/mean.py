@@ -11,8 +11,8 @@ Two things make it fast and change no bit.  A sum that the processor did not rou
 (:mod:`.rounding`) has no error to compute.  And terms are held back until there are a few, so that
 the sums, which are larger than any cache, are read and written once for all of them.
 
-Memory does not depend on the number of terms: it is 16 bytes per element, and the terms that are
-held back.
+Memory does not depend on the number of terms: it is 8 bytes per element, 16 after the first
+rounding error, and the terms that are held back.
 """
 
 from __future__ import annotations
@@ -155,9 +155,16 @@ class _Sum:
         self._like = [_Layout(t.shape, t.stride(), t.dtype) for t in like]
         device = like.tensors[0].device if len(like) else None
         self._high = torch.zeros(like.numel(), dtype=torch.float64, device=device)
-        self._low = torch.zeros_like(self._high)
+        self._errors: Tensor | None = None
         self._scratch = self._high.new_empty(3, min(BLOCK, len(self._high)))
         self._plan = _plan([t.numel() for t in like])
+
+    @property
+    def _low(self) -> Tensor:
+        """The rounding errors; they take no memory until there is one."""
+        if self._errors is None:
+            self._errors = torch.zeros_like(self._high)
+        return self._errors
 
     def empty(self) -> _Sum:
         """Return an empty sum of the same shape."""
@@ -198,16 +205,20 @@ class _Sum:
         """Add another sum."""
         for start, term in self._terms():
             self._two_sum(start, term.copy_(other._high[start : start + len(term)]))
-        self._low.add_(other._low)
+        if other._errors is not None:
+            self._low.add_(other._errors)
 
     def over(self, weight: float) -> Vector:
         """Return the sum divided by the weight, rounded once to the terms' type."""
         result = self._new()
         for start, term, pieces in self._blocks(result):
             block = slice(start, start + len(term))
-            torch.add(self._high[block], self._low[block], out=term)
+            high = self._high[block]
             # An infinite sum has the error NaN or none, as terms came: let it be NaN always.
-            term.add_(self._high[block] - self._high[block]).div_(weight)
+            torch.sub(high, high, out=term).add_(high)
+            if self._errors is not None:
+                term.add_(self._errors[block])
+            term.div_(weight)
             for piece, part in pieces:
                 piece.copy_(part)
         return result
