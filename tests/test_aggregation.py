@@ -71,10 +71,10 @@ def test_terms_added_together_and_a_flag_change_no_bit(monkeypatch, flag, togeth
     terms = [torch.randn(size, generator=generator) * smallest**i for i in (0, 1, 0, 1, 0)]
     expected = sum(Fraction(t[-1].item()) * (1 + i) for i, t in enumerate(terms)) / 15
 
-    def found() -> Tensor:
-        return torch.cat(
-            [t.flatten() for t in mean_of(terms, [1, 2, 3, 4, 5]).vectors().delta.tensors]
-        )
+    def found(split: int = 5) -> Tensor:
+        mean = mean_of(terms[:split], [1, 2, 3, 4, 5][:split])
+        mean.merge(mean_of(terms[split:], [1, 2, 3, 4, 5][split:]))
+        return torch.cat([t.flatten() for t in mean.vectors().delta])
 
     as_set = found()
     assert as_set[-1].item() == torch.tensor(float(expected), dtype=torch.float64).float().item()
@@ -82,6 +82,7 @@ def test_terms_added_together_and_a_flag_change_no_bit(monkeypatch, flag, togeth
     if not flag:
         monkeypatch.setattr(rounding, "_works", lambda threads: False)
     assert torch.equal(found(), as_set)
+    assert torch.equal(found(split=2), as_set)
 
 
 @pytest.mark.parametrize("where", [0, 1, BLOCK // 2, BLOCK - 1])

@@ -187,12 +187,16 @@ class _Sum:
         """Add weighted vectors; a product with an integer below 2^29 is exact in float32."""
         weights = [weight for _, weight in terms]
         for blocks in zip(*(self._blocks(vector) for vector, _ in terms), strict=True):
-            if known_exact(partial(self._plain_sum, blocks, weights), self._high.device):
-                start, term, _ = blocks[0]
-                self._high[start : start + len(term)].copy_(self._scratch[1, : len(term)])
-            else:
-                for start, term in _loaded(blocks, weights):
-                    self._two_sum(start, term)
+            self._add_block(blocks, weights)
+
+    def _add_block(self, blocks: Sequence[_Block], weights: Sequence[float]) -> None:
+        """Add the weighted terms of one block."""
+        if known_exact(partial(self._plain_sum, blocks, weights), self._high.device):
+            start, buffer, _ = blocks[0]
+            self._high[start : start + len(buffer)].copy_(self._scratch[1, : len(buffer)])
+        else:
+            for start, term in _loaded(blocks, weights):
+                self._two_sum(start, term)
 
     def _plain_sum(self, blocks: Sequence[_Block], weights: Sequence[float]) -> None:
         """Set the second row of the scratch to the rounded sum and all terms of a block."""
@@ -204,7 +208,8 @@ class _Sum:
     def merge(self, other: _Sum) -> None:
         """Add another sum."""
         for start, term in self._terms():
-            self._two_sum(start, term.copy_(other._high[start : start + len(term)]))
+            part = other._high[start : start + len(term)]
+            self._add_block([(start, term, [(part, term)])], [1])
         if other._errors is not None:
             self._low.add_(other._errors)
 

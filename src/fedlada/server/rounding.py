@@ -31,14 +31,12 @@ PARTS = 64
 
 
 def known_exact(operation: Callable[[], object], device: torch.device) -> bool:
-    """Run an operation on blocks that lie on a device; return True if it rounded no element.
+    """Return True if an operation on blocks of a device's memory was run and rounded no element.
 
-    False says that it may have rounded one.
+    It is not run where that could not be seen.
     """
-    if device.type == "cpu" and _works(torch.get_num_threads()):
-        return not _rounds(operation)
-    operation()
-    return False
+    works = device.type == "cpu" and _works(torch.get_num_threads())
+    return works and not _rounds(operation)
 
 
 def _rounds(operation: Callable[[], object]) -> bool:
