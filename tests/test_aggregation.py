@@ -1,6 +1,9 @@
 """The mean is exact, so neither order nor grouping of its terms can show in its bits."""
 
+import math
 from fractions import Fraction
+from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ from torch import Tensor
 
 from fedlada import Mean
 from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms.vectors import BLOCK
+from fedlada.server import mean as means, rounding
 
 # Within these magnitudes the sum of any float32 numbers is exact (see fedlada.server.mean).
 numbers = st.floats(2.0**-24, 2.0**20, width=32).flatmap(lambda v: st.sampled_from([v, -v, 0.0]))
@@ -55,6 +60,60 @@ def test_the_mean_is_the_exact_one_rounded(terms, data):
         exact /= sum(weights)
         # The quotient is rounded to float64 and then to float32.
         assert value == torch.tensor(float(exact), dtype=torch.float64).float().item()
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("together", [1, 2, 3, 100])
+@pytest.mark.parametrize("smallest", [1.0, 2.0**-40])  # all sums are exact, or next to none is
+def test_terms_added_together_and_a_flag_change_no_bit(monkeypatch, flag, together, smallest):
+    generator = torch.Generator().manual_seed(0)
+    size = 2 * BLOCK + 5
+    terms = [torch.randn(size, generator=generator) * smallest**i for i in (0, 1, 0, 1, 0)]
+    expected = sum(Fraction(t[-1].item()) * (1 + i) for i, t in enumerate(terms)) / 15
+
+    def found(split: int = 5) -> Tensor:
+        mean = mean_of(terms[:split], [1, 2, 3, 4, 5][:split])
+        mean.merge(mean_of(terms[split:], [1, 2, 3, 4, 5][split:]))
+        return torch.cat([t.flatten() for t in mean.vectors().delta])
+
+    as_set = found()
+    assert as_set[-1].item() == torch.tensor(float(expected), dtype=torch.float64).float().item()
+    monkeypatch.setattr(means, "TOGETHER", together)
+    if not flag:
+        monkeypatch.setattr(rounding, "_works", lambda threads: False)
+    assert torch.equal(found(), as_set)
+    assert torch.equal(found(split=2), as_set)
+
+
+@pytest.mark.parametrize("where", [0, 1, BLOCK // 2, BLOCK - 1])
+def test_a_rounded_element_is_never_called_exact(where):
+    high, term = torch.ones(2, BLOCK, dtype=torch.float64)
+    cpu = torch.device("cpu")
+    term[where] = 2.0**-53  # the first that vanishes beside 1
+    assert not rounding.known_exact(lambda: high + term, cpu)
+    term[where] = 2.0**-52
+    works = rounding._works(torch.get_num_threads())
+    assert rounding.known_exact(lambda: high + term, cpu) == works
+    assert not rounding.known_exact(lambda: high + term, torch.device("meta"))
+
+
+def test_no_flag_that_misses_a_rounding_is_used(monkeypatch):
+    for stuck in (0, 1):
+        library = SimpleNamespace(feclearexcept=int, fetestexcept=lambda _, stuck=stuck: stuck)
+        monkeypatch.setattr(rounding, "_library", lambda library=library: library)
+        assert not rounding._works.__wrapped__(1)
+
+
+def test_a_sum_with_an_infinite_term_is_nan_in_any_order():
+    terms = [torch.tensor([value, 1.0, 1.0]) for value in (1.0, 2.0**-60, torch.inf, 1.0)]
+    for order in permutations(terms):
+        for together in range(1, 5):
+            shares = order[:together], order[together:]
+            mean, other = (mean_of(list(share), [1] * len(share)) for share in shares)
+            mean.merge(other)
+            first, *others = result(mean)[0]
+            assert math.isnan(first)
+            assert others == [1.0, 1.0]
 
 
 def test_random_float64_terms_agree_in_every_order():

@@ -11,7 +11,7 @@ For replies x_1 ... x_n, each named vector is aggregated by itself (scalars by t
   by default the median distance, so fewer than n / 2 replies move v by a bounded distance only.
 
 None of these is the mean: where honest clients differ, each is biased towards the majority.  The
-cost in memory is cohort × (all up vectors), against 16 bytes per element for ``Mean``.
+cost in memory is cohort × (all up vectors), against 8 to 16 bytes per element for ``Mean``.
 CenteredClipping needs about 16 bytes per element more, and 50 per element of the largest tensor.
 The server must see single replies, which excludes secure aggregation; in an aggregation tree all
 replies travel to the root.
