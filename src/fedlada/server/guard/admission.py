@@ -16,6 +16,7 @@ from ...algorithms import Algorithm, Vector, Vectors
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Rejection, Reply, Task
 from .account import Accounts
+from .bases import Bases
 from .contract import Contract
 from .limits import DELTA, Guard, History, Limit
 from .moments import SecondMoment
@@ -57,10 +58,7 @@ class Admission:
         self._updates = updates
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
-        self._lacking = lacking
-        whole = lacking is None
-        self._coasting = algorithm.part.coasting(task.vectors, 1.0) if whole else lacking
-        self._buffers = task.vectors.get(BUFFERS)
+        self._bases = Bases(algorithm, task, lacking)
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
             for moment in algorithm.moments
@@ -94,7 +92,7 @@ class Admission:
             if name in self._moments:
                 sizes[name], rises[name], is_low = self._moments[name].rise(vector)
             else:
-                sizes[name] = self._distance(name, vector, reply, whole=self._lacking is None)
+                sizes[name] = self._bases.distance(name, vector, self._own_lr_sum(reply))
                 is_low = name == BUFFERS and self._negative(vector)
             low += [name] if is_low else []
         endless = [name for name, size in sizes.items() if not math.isfinite(size)]
@@ -132,7 +130,7 @@ class Admission:
     def admit(self, measured: Measured) -> Admitted | Rejection:
         """Bring quantities within their limits; reject a reply that is far beyond one."""
         reply, sizes, low, rises = measured
-        longer = self._longer(reply)
+        longer, lr_sum = self._longer(reply), self._own_lr_sum(reply)
         absurd = [name for name, size in sizes.items() if self._absurd(name, size, longer)]
         if absurd:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
@@ -144,12 +142,11 @@ class Admission:
                 factors = self._factors(name, left[name], rises[name], longer)
                 vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
             else:
-                vectors[name] = self._shortened(name, vector, left[name], reply)
+                vectors[name] = self._bases.shortened(name, vector, left[name], lr_sum)
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
-        if self._lacking is not None:
-            vectors.delta = vectors.delta.add(self._lacking, alpha=self._own_lr_sum(reply))
+        vectors.delta = self._bases.completed(vectors.delta, lr_sum)
         account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
@@ -176,41 +173,18 @@ class Admission:
         count = (self.limits or {}).get("lr_sum")
         middle = math.sqrt(count.low) * math.sqrt(count.high) if count is not None else 0.0
         longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
-        middling = Reply(client=0, round=0, vectors=mean, examples=1, steps=1, lr_sum=lr_sum)
+        within = lr_sum if count is None else count.within(lr_sum)
         for name, limit in (self.limits or {}).items():
             if name in self._moments:
                 size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
             elif name in mean:
-                size = self._distance(name, mean[name], middling, whole=True)
+                size = self._bases.distance(name, mean[name], within, whole=True)
             else:
                 continue
             most = max(limit.high * longest, self._never_below.get(name, 0.0))
             if not size <= most * (1 + ROUNDING):
                 return name
         return None
-
-    def _distance(self, name: str, vector: Vector, reply: Reply, *, whole: bool) -> float:
-        """Return how far a vector is from that of a client without any gradient.
-
-        A delta that is not ``whole`` lacks its coasting, and is measured from zero.
-        """
-        if name == DELTA and self._coasting is not None and whole:
-            return vector.distance(self._coasting, alpha=self._own_lr_sum(reply))
-        if name == BUFFERS and self._buffers is not None and len(self._buffers):
-            return vector.distance(self._buffers)
-        return vector.norm()
-
-    def _shortened(self, name: str, vector: Vector, left: float, reply: Reply) -> Vector:
-        """Return a vector whose distance is multiplied by ``left``; 1 changes no bit of it."""
-        if left == 1:
-            return vector
-        if name == DELTA and self._coasting is not None and self._lacking is None:
-            base = self._coasting * self._own_lr_sum(reply)
-        elif name == BUFFERS and self._buffers is not None:
-            base = self._buffers
-        else:
-            return vector * left
-        return ((vector - base) * left).add_(base)
 
     def _own_lr_sum(self, reply: Reply) -> float:
         """Return the reply's lr_sum within its limits: else coasting would be what it says."""
