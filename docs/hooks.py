@@ -63,7 +63,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _rest(page: str, markdown: str) -> str:
     """Return what shows the public names of a module that its reference page does not place."""
     module = "fedlada" if page == "fedlada" else f"fedlada.{page}"
-    tree = ast.parse((ROOT / "src" / module.replace(".", "/") / "__init__.py").read_text())
+    # The package itself imports its names from public.py when they are asked for.
+    file = "public.py" if page == "fedlada" else "__init__.py"
+    tree = ast.parse((ROOT / "src" / module.replace(".", "/") / file).read_text())
     (names,) = (
         ast.literal_eval(node.value)
         for node in tree.body
