@@ -13,7 +13,7 @@ from torch import Tensor
 from federations import Federation, Point, local_steps, quadratics
 from fedlada import ALGORITHMS, Mean, Plan, federate
 from fedlada.algorithms import Vector, Vectors
-from fedlada.server.mean import BLOCK
+from fedlada.algorithms.vectors import BLOCK
 from fedlada.server.robust import CenteredClipping, CoordinateMedian, TrimmedMean
 
 RULES = [TrimmedMean(trim=0.2), CoordinateMedian(), CenteredClipping(), CenteredClipping(radius=2)]

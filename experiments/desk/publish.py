@@ -109,9 +109,9 @@ def table(question: Question) -> str:
     rows = []
     for group in groups:
         row = [str(group["variant"][0]), str(len(group)), span(group["rounds"])]
-        row.append(spread(group["late"], 1, 1))
+        row.append(spread(group["late"].to_list(), 1))
         row += [reached(group[f"{column}_to_{t:g}"], scale, 0) for t in question.targets]
-        row += [spread(group["consistency"], 1, 3)] if question.consistency else []
+        row += [spread(group["consistency"].to_list(), 3)] if question.consistency else []
         rows.append(row)
     lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

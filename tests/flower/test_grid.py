@@ -406,7 +406,7 @@ def test_a_mistaken_node_keeps_its_first_client_where_nodes_have_several(given):
     grid.contexts[1002].node_config["num-partitions"] = 1000
     found, _ = engine(grid, clients=18, **given)
     assert found.clients == 18
-    assert [found._node(client) for client in range(18)] == [1000 + i % 6 for i in range(18)]
+    assert [found.node(client) for client in range(18)] == [1000 + i % 6 for i in range(18)]
 
 
 def test_a_node_without_a_place_in_the_federation_is_not_waited_for():

@@ -79,6 +79,11 @@ class _Held:
         """The number of replies from which on they can be combined."""
         return self._rule.least
 
+    @property
+    def weight(self) -> Fraction:
+        """The sum of the weights, which are 1."""
+        return Fraction(self.count)
+
     def combines(self, count: int) -> bool:
         """Return whether so many replies can be combined."""
         return self._rule.combines(count)
