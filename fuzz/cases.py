@@ -14,12 +14,13 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
+import zstandard
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
@@ -34,7 +35,8 @@ from fedlada.flower.records import (
     read_reply,
     reply_record,
 )
-from fedlada.protocol.messages import Rejection, Reply, Task
+from fedlada.protocol.codecs import Codecs
+from fedlada.protocol.messages import Rejection, Reply, Task, reply_parcel
 from fedlada.server.guard.admission import Admission, Admitted
 from fedlada.server.guard.limits import Guard
 
@@ -80,6 +82,19 @@ REPLY = Reply(**HONEST, nonce=NONCE, vectors=UP, metrics={"loss": 0.5})
 SENT: Any = reply_record(REPLY)
 CAP = ROOM + UP.nbytes()
 PICKLE = pickle.dumps(Unpickled())
+CODED = {
+    name: Codecs.read(f"| delta={name} v_hat=log8")
+    for name in ("int8", "int6", "int4", "int3", "bf16", "eden2", "eden1", "log4")
+}
+PAYLOADS = {
+    name: {
+        vector: parcel.payload(vector).numpy().tobytes()
+        for parcel in [reply_parcel(REPLY, replace(TASK, codecs=codecs))]
+        for vector in parcel.given
+    }
+    for name, codecs in CODED.items()
+}
+BOMBS = [zstandard.ZstdCompressor().compress(bytes(size)) for size in (0, 1, 780, 10**4, 10**7)]
 HISTORY = {name: [(1.0, 0.1, 10)] for name in (*UP, "steps", "lr_sum", "examples")}
 
 
@@ -92,6 +107,7 @@ class Case:
     known: bool = False
     """Whether the guard has seen earlier rounds."""
     weighting: Any = "uniform"
+    codecs: Codecs = field(default_factory=Codecs)
 
 
 class Source:
@@ -269,6 +285,43 @@ def reply() -> RecordDict:
     )
 
 
+def spoil_payload(source: Source, payload: bytes) -> bytes:
+    """Coded bytes that are not what they were."""
+    match source.below(7):
+        case 0:
+            return payload + source.piece()
+        case 1:
+            return payload[: source.below(1024)]
+        case 2:
+            at = source.below(len(payload) or 1)
+            return payload[:at] + source.take(8) + payload[at + 8 :]
+        case 3:
+            return payload * source.pick([2, 3])
+        case 4:
+            return source.pick(BOMBS)
+        case 5 if payload.startswith(zstandard.FRAME_HEADER):
+            plain = bytearray(zstandard.ZstdDecompressor().decompress(payload, 100_000))
+            at = source.below(len(plain) or 1)
+            plain[at : at + 8] = source.take(8)
+            return zstandard.ZstdCompressor().compress(bytes(plain))
+        case _:
+            return source.rest()
+
+
+def coded(source: Source) -> tuple[RecordDict, Codecs]:
+    """A reply in one of the codecs, with some things wrong, and the codecs."""
+    name, content = source.pick(list(CODED)), reply()
+    payloads = dict(PAYLOADS[name])
+    for _ in range(source.below(4)):
+        own = source.pick(list(payloads))
+        with suppress(zstandard.ZstdError):  # it was spoiled before
+            payloads[own] = spoil_payload(source, payloads[own])
+    content[VECTORS] = ArrayRecord(
+        {own: Array(np.frombuffer(payload, np.uint8)) for own, payload in payloads.items()}
+    )
+    return spoiled(source, content) if source.below(4) == 1 else content, CODED[name]
+
+
 def answer() -> RecordDict:
     """An honest answer to the question which client a node is."""
     return RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 9})})
@@ -293,6 +346,9 @@ def travelled(source: Source) -> RecordDict | None:
     return content
 
 
+CODED_KIND = 7
+
+
 def case(data: bytes) -> Case | None:
     """What these bytes stand for."""
     source = Source(data)
@@ -300,6 +356,9 @@ def case(data: bytes) -> Case | None:
     known, weighting = bool(look & 1), "examples" if look & 2 else "uniform"
     if kind == 0:
         return Case(spoiled(source, answer()), query=True)
+    if kind == CODED_KIND:
+        content, codecs = coded(source)
+        return Case(content, known=known, weighting=weighting, codecs=codecs)
     content = travelled(source) if kind == 1 else spoiled(source, reply())
     return None if content is None else Case(content, known=known, weighting=weighting)
 
@@ -317,6 +376,7 @@ def seeds() -> dict[str, bytes]:
         "honest-first": b"\2\0",
         "honest-later": b"\2\1",
         "honest-weighted": b"\2\2",
+        **{f"honest-{name}": bytes([CODED_KIND, 0, i]) for i, name in enumerate(CODED)},
     }
 
 
@@ -325,7 +385,7 @@ def read(case: Case) -> tuple[int, int] | Reply | MalformedReply:
     try:
         if case.query:
             return read_identity(case.content)
-        return read_reply(case.content, MANIFEST)
+        return read_reply(case.content, MANIFEST, case.codecs)
     except MalformedReply as wrong:
         return wrong
 

@@ -60,12 +60,17 @@ def local_steps(
 
     def train(model: Point, data: Quadratic, optimizer: Optimizer) -> dict[str, float]:
         for _ in range(k):
-            optimizer.zero_grad()
-            loss = data(model) + noise * (torch.randn(6, dtype=torch.float64) @ model.flat())
-            loss.backward()
-            if see is not None:
-                see(torch.cat([p.grad.flatten() for p in model.parameters()]))
-            optimizer.step()
+            tilt = noise * torch.randn(6, dtype=torch.float64)
+
+            def gradient(tilt: Tensor = tilt) -> Tensor:
+                optimizer.zero_grad()
+                loss = data(model) + tilt @ model.flat()
+                loss.backward()
+                if see is not None:
+                    see(torch.cat([p.grad.flatten() for p in model.parameters()]))
+                return loss
+
+            loss = optimizer.step(gradient)
         return {"loss": float(loss.detach())}
 
     return train

@@ -18,6 +18,7 @@ def write(
     rounds=3,
     incidents=None,
     always=None,
+    score="accuracy",
     **keys,
 ):
     """A run's directory as ``fedlada run`` leaves it, finished if it has all its rounds.
@@ -36,7 +37,7 @@ def write(
     RunDirectory(directory).prepare(experiment(flat | keys, source="test"))
     lines = []
     for number, accuracy in enumerate(accuracies, 1):
-        metrics = {"test_accuracy": accuracy, "test_loss": 1 - accuracy}
+        metrics = {f"test_{score}": accuracy, "test_loss": 1 - accuracy}
         record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
         record["client_metrics"] = {"loss": 1 / number}
         record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}

@@ -11,6 +11,7 @@ from fedlada.algorithms import Vector
 from fedlada.cli import main
 from fedlada.protocol.codecs import CODECS, PRESETS, Codecs, MalformedReply
 from fedlada.protocol.codecs.bits import BLOCK, opened, pack, size_of, unpack
+from fedlada.protocol.codecs.rows import CHUNK
 from fedlada.protocol.manifest import Entry
 from fedlada.protocol.wire import receive, send
 from fedlada.server.guard import Guard
@@ -96,6 +97,15 @@ def test_the_mean_over_many_draws_is_the_number(name):
     assert bias(lambda vector, seed: through(name, vector, seed)) <= 1.3
 
 
+@pytest.mark.parametrize("name", ["int8", "int3", "eden1"])
+def test_errors_far_apart_are_as_good_as_independent(name):
+    """The variance of their sum over several chunks is the sum of their variances."""
+    vector = Vector([torch.randn(3 * CHUNK * BLOCK, generator=torch.Generator().manual_seed(1))])
+    decoded = torch.stack([flat(through(name, vector, seed)) for seed in range(60)])
+    together = float(decoded.sum(1).var() / decoded.var(0).sum())
+    assert 0.4 < together < 1.6  # three standard deviations of a variance of 60 draws
+
+
 def test_rounding_to_nearest_would_be_noticed():
     def nearest(vector, seed):
         levels = 7 / flat(vector).abs().max()
@@ -174,6 +184,21 @@ def test_a_compressed_payload_that_grows_is_refused_before_it_is_read():
     assert payload.numel() < CODECS["int8"].size(layout(vector))
     with pytest.raises(MalformedReply, match="wrong length of a vector"):
         receive("delta", payload, layout(vector), Codecs.read("| delta=int8"), "up")
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8", "int4"])
+def test_bytes_behind_a_compressed_payload_are_refused(name):
+    vector, own = example(), Codecs.read(f"| delta={name}")
+    payload = CODECS[name].encode(vector, seed=0)
+    for more in (payload[:1], payload):
+        with pytest.raises(MalformedReply):
+            receive("delta", torch.cat([payload, more]), layout(vector), own, "up")
+
+
+def test_another_version_is_refused_and_both_are_named():
+    own = CODECS["int4"].version
+    with pytest.raises(ValueError, match=rf"in version {own + 1}, and here it is version {own};"):
+        Codecs.read(f"x=int4/{own + 1}")
 
 
 def test_vectors_of_one_message_have_random_numbers_of_their_own():

@@ -17,12 +17,14 @@ from fedlada.algorithms import (
     LOCAL_RULES,
     SERVER_RULES,
     SGD,
+    Amend,
+    Averaging,
     Correction,
     Round,
     Vector,
     Vectors,
 )
-from fedlada.algorithms.vectors import ROWS, shape_in
+from fedlada.algorithms.vectors import EACH, is_small, shape_in
 from fedlada.protocol.codecs import Codecs
 from fedlada.protocol.messages import Task, reply_parcel
 from fedlada.protocol.wire import Parcel, send
@@ -32,7 +34,10 @@ named = pytest.mark.parametrize("chosen", ALGORITHMS.values(), ids=ALGORITHMS.ke
 compositions = st.builds(
     compose,
     local=st.sampled_from(sorted(LOCAL_RULES)),
-    corrections=st.lists(st.sampled_from(sorted(CORRECTIONS)), unique=True),
+    corrections=st.lists(
+        st.sampled_from(sorted(CORRECTIONS)),
+        unique_by=lambda name: name.partition("-")[0],  # both kinds of amending have g_a
+    ),
     server=st.sampled_from(sorted(SERVER_RULES)),
 )
 
@@ -81,10 +86,11 @@ def outcome(chosen: Algorithm, down: Vectors, kept: Vectors) -> Vectors:
 def contract(chosen: Algorithm) -> None:
     """Declared vectors are exactly those produced and consumed, on both sides."""
     squares = {name for moment in chosen.moments for name in (moment.up, moment.of)}
+    squares |= {name for name in chosen.client_state if name.startswith("v_")}
 
     def drawn(name: str, seed: int) -> Vector:
         like = Vector(t.new_empty(shape_in(name, t.shape)) for t in x)
-        return random_like(like, seed, positive=name in squares)
+        return random_like(like, seed, positive=name in squares or name.endswith(EACH))
 
     x = random_like(Vector(p.detach() for p in Point().parameters()))
     down = Vectors((name, drawn(name, i)) for i, name in enumerate(chosen.down))
@@ -103,7 +109,8 @@ def contract(chosen: Algorithm) -> None:
         s = chosen.start(x)
         assert set(s) == {*chosen.down, *chosen.server_state}
         before = Vectors(s)
-        chosen.serve(s, mean, Round(steps=3, lr_sum=0.3, accepted=3, clients=6))
+        r = Round(steps=3, lr_sum=0.3, accepted=3, clients=6, delta_square=99.0)
+        chosen.serve(s, mean, r)
         assert set(s) == set(before)
         assert all(not s[name].equal(before[name]) for name in s), "the server renews them all"
         return s
@@ -152,6 +159,126 @@ def test_a_vector_that_is_declared_and_not_used_breaks_the_contract():
         contract(Algorithm(Forgetful(SGD())))
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnitLength(Correction):
+    """Steps along the gradient over its length, a number over all tensors."""
+
+    def begin(self, client: Vectors) -> None:
+        super().begin(client)
+        client.over_each = client.y.zeros("over_each")
+
+    def probe(self, client: Vectors, g: Vector) -> None:
+        for t in client.over_each:
+            t.fill_(1 / g.norm())
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.inner.step(client, g * client.over_each, lr)
+
+
+def begun(chosen: Algorithm, model: Point) -> LocalRound:
+    """The first round of a client, with what the server starts from."""
+    x = Vector(p.detach().clone() for p in model.parameters())
+    task = Task(round=0, seed=0, lr=0.1, vectors=chosen.start(x).only(chosen.down))
+    return LocalRound(chosen, model, task, client=0)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_number_over_all_tensors_is_the_same_for_any_groups_of_parameters(grouped):
+    chosen, model = Algorithm(UnitLength(SGD(weight_decay=0.0))), Point(at=1.0)
+    contract(chosen)
+    local = begun(chosen, model)
+    groups = [{"params": [p]} for p in model.parameters()] if grouped else None
+    local_steps(1)(model, quadratics(1)[0], local.optimizer(groups))
+    assert local.finish(examples=1).vectors.delta.norm() == pytest.approx(0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyVectors(Correction):
+    """A rule for each tensor by its name and dimensions: w alone moves, and it is a vector."""
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        facts = zip(client.y.names, client.y, g, strict=True)
+        moving = [t * (name == "w" and y.dim() == 1) for name, y, t in facts]
+        self.inner.step(client, Vector(moving), lr)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_step_knows_the_names_and_dimensions_of_its_parameters(grouped):
+    chosen, model = Algorithm(OnlyVectors(SGD(weight_decay=0.0))), Point()
+    local = begun(chosen, model)
+    groups = [{"params": [model.b]}, {"params": [model.w]}] if grouped else None
+    local_steps(2)(model, quadratics(1)[0], local.optimizer(groups))
+    w, b = local.finish(examples=1).vectors.delta
+    assert w.abs().min() > 0
+    assert not b.any()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead(Correction):
+    """A client starts beyond x, seen from where it last ended; that starts at x."""
+
+    client_state = ("y_last", "rounds_each")
+    beta: float = 0.1
+
+    def join(self, client: Vectors) -> None:
+        super().join(client)
+        client.y_last = client.x.clone()
+
+    def begin(self, client: Vectors) -> None:
+        super().begin(client)
+        ahead = (client.x - client.y_last) * client.rounds_each
+        client.y.add_(ahead, alpha=self.beta)
+
+    def end(self, client: Vectors, r: Round) -> None:
+        super().end(client, r)
+        client.y_last, client.rounds_each = client.y.clone(), client.rounds_each + 1.0
+
+
+def test_kept_vectors_may_start_elsewhere_and_kept_numbers_count():
+    chosen = Algorithm(Ahead(SGD()))
+    contract(chosen)
+    counted(chosen)
+    repeatable(chosen)
+    first, plain = federation(chosen), federation(Algorithm(SGD()))
+    assert untimed(first.run(1)) == untimed(plain.run(1)), "y_last starts at x"
+    assert first.state.last_accepted
+    for client in first.state.last_accepted:
+        assert {float(t) for t in first.store.load(client).rounds_each} == {1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(Correction):
+    """Sends half of delta, and the server doubles it again."""
+
+    def end(self, client: Vectors, r: Round) -> None:
+        super().end(client, r)
+        client.delta = client.delta * 0.5
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        mean.delta = mean.delta * 2.0
+        super().serve(server, mean, r)
+
+
+@pytest.mark.parametrize("wrap", [lambda p: Halved(Amend(p)), lambda p: Amend(Halved(p))])
+def test_what_end_does_to_delta_is_undone_for_all_parts(wrap):
+    halved, plain = (federation(Algorithm(part(SGD()))) for part in (wrap, Amend))
+    halved.run(4)
+    plain.run(4)
+    assert same_bits(halved.vectors, plain.vectors)
+
+
+def test_the_server_knows_the_mean_square_of_the_deltas():
+    seen = []
+
+    class Watching(Averaging):
+        def apply(self, server: Vectors, d: Vector, r: Round) -> None:
+            seen.append(r.delta_square - d.norm() ** 2)
+            super().apply(server, d, r)
+
+    records = federation(Algorithm(SGD(), server=Watching())).run(3)
+    assert seen == pytest.approx([record.drift for record in records])
+
+
 @given(compositions)
 @settings(max_examples=60, deadline=None)
 def test_any_composition_keeps_the_contract(chosen):
@@ -183,13 +310,14 @@ def counted(chosen: Algorithm) -> None:
     kept = sum(
         encoded(send(fed.store.load(client), Codecs(), "up", seed=0)) for client in record.cohort
     )
-    assert kept == 3 * declared.client_state
+    assert kept == 3 * (declared.client_state + small(chosen.client_state))
 
 
 def small(names) -> int:
-    """The bytes of vectors with one float64 number per row."""
-    rows = [shape_in(ROWS, p.shape) for p in Point().parameters()]
-    return sum(name.endswith(ROWS) for name in names) * 8 * sum(math.prod(shape) for shape in rows)
+    """The bytes of vectors with one float64 number per tensor, or per row."""
+    shapes = [shape_in(name, p.shape) for name in names if is_small(name)
+              for p in Point().parameters()]  # fmt: skip
+    return 8 * sum(map(math.prod, shapes))
 
 
 def encoded(parcel: Parcel) -> int:

@@ -13,6 +13,7 @@ import fedlada
 from federations import Federation, Point, local_steps, quadratics
 from fedlada import ALGORITHMS, LocalRound, Mean, Task
 from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms.vectors import is_small
 from fedlada.cli import main
 from fedlada.data import ClientData
 from fedlada.engines.complete import Complete
@@ -179,10 +180,12 @@ def test_an_up_vector_that_is_never_negative_is_declared_a_second_moment(chosen)
         x = fed.vectors.x
         squares = {moment.of for moment in chosen.moments}
         down = Vectors(
-            (name, fed.vectors[name] if name in {"v", *squares} else signed(x))
+            (name, fed.vectors[name] if is_small(name) or name in squares else signed(x))
             for name in chosen.down
         )
-        kept = Vectors((name, signed(x)) for name in chosen.client_state)
+        kept = Vectors(
+            (name, x.zeros(name) if is_small(name) else signed(x)) for name in chosen.client_state
+        )
         task = Task(round=0, seed=0, lr=chosen.lr(0), vectors=down)
         model = Point()
         local = LocalRound(chosen, model, task, client=0, client_state=kept)

@@ -275,6 +275,8 @@ def test_a_mistake_in_a_file_is_one_sentence(here, mistake):
     assert not Path("out").exists()
 
 
+RUNS = Path(__file__).parents[1] / "experiments" / "desk" / "results" / "reference"
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "no such file": ("run nowhere.toml", "nowhere.toml"),
     "a directory as the file": ("run .", "no file ."),
@@ -286,8 +288,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "no run of that name": ("sweep sweep.toml --only nobody*", "nobody*"),
     "a directory without runs": ("compare .", "."),
     "a report without runs": ("report .", "."),
-    "a target in percent": ("compare . --target 95", "0.95 for 95 %"),
-    "a target below 0": ("report . --target -1", "-1"),
+    "a target in percent": (f"compare {RUNS} --target 95", "0.95 for 95 %"),
+    "a target below 0": (f"report {RUNS} --target -1", "-1"),
     "a model that is not there": ("export . model.safetensors", "."),
     "nothing to resume": ("resume nowhere", "nowhere"),
     "an output that is a file": ("run run.toml --out run.toml", "run.toml"),

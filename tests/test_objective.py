@@ -71,6 +71,7 @@ class Recording(torch.optim.SGD):
         self.seen = []
 
     def step(self, closure=None):
+        closure()
         for group in self.param_groups:
             self.seen += [p.grad.clone() for p in group["params"]]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedlada
+from fedlada.algorithms import CATALOGUE
 from fedlada.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +63,8 @@ def test_importing_the_library_imports_torch_alone():
     code = (
         "import sys, fedlada.public, fedlada.models\n"
         "extras = {'flwr', 'flwr_datasets', 'datasets', 'sklearn', 'matplotlib', 'PIL',\n"
-        "    'prometheus_client', 'safetensors', 'typer', 'rich', 'pydantic', 'polars'}\n"
+        "    'prometheus_client', 'safetensors', 'typer', 'rich', 'pydantic', 'polars',\n"
+        "    'accelerate', 'lightning', 'peft', 'transformers'}\n"
         "assert not extras & set(sys.modules), extras & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -70,11 +72,26 @@ def test_importing_the_library_imports_torch_alone():
 
 def test_the_table_of_algorithms_shows_each_with_its_traffic(capsys):
     main(["algorithms", "--parameters", "1000"])
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
     for name, algorithm in fedlada.ALGORITHMS.items():
-        (line,) = (row for row in printed.splitlines() if row.split()[0] == name)
+        (line,) = (row for row in printed if row.split()[:1] == [name])
         size = algorithm.traffic.bytes(4000)
         assert line.split()[-2:] == [f"{size.down:,}", f"{size.up:,}"]
+
+
+def test_the_table_of_algorithms_says_in_groups_what_each_is_for(capsys):
+    main(["algorithms"])
+    printed = capsys.readouterr().out.splitlines()
+    names = []
+    for group, known in CATALOGUE.items():
+        begin = printed.index(f"{group}:")
+        for i, (name, (_, purpose)) in enumerate(known.items()):
+            row, sentence = printed[begin + 1 + 2 * i : begin + 3 + 2 * i]
+            assert row.split()[0] == name
+            assert sentence.strip() == purpose
+            assert purpose.endswith(".")
+            names.append(name)
+    assert names == [*fedlada.ALGORITHMS]
 
 
 def test_the_map_in_contributing_names_every_folder_and_top_level_module_and_nothing_else():

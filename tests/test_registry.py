@@ -7,7 +7,23 @@ import pytest
 
 import fedlada
 from fedlada import Algorithm, algorithm, compose
-from fedlada.algorithms import SGD, Amend, AMSGrad, LocalRule, Prox, Scaffold, ServerAdam
+from fedlada.algorithms import (
+    LESAM,
+    SAM,
+    SGD,
+    Amend,
+    AmendAdded,
+    AMSGrad,
+    ExP,
+    Lion,
+    LocalRule,
+    Muon,
+    Prox,
+    Scaffold,
+    ServerAdam,
+)
+from fedlada.algorithms.vectors import is_small
+from fedlada.traffic import lines
 
 
 def test_settings_reach_the_part_that_owns_them():
@@ -79,6 +95,12 @@ def test_a_chain_must_end_in_a_local_rule_and_share_no_vector():
         lambda: ServerAdam(server_lr=0.0),
         lambda: ServerAdam(server_betas=(0.9, 1.0)),
         lambda: fedlada.algorithms.Momentum(momentum=1.0),
+        lambda: AmendAdded(SGD(), alpha=0.0),
+        lambda: SAM(SGD(), rho=0.0),
+        lambda: LESAM(SGD(), rho=-1.0),
+        lambda: Lion(betas=(0.9, 1.0)),
+        lambda: Muon(beta=1.0),
+        lambda: ExP(server_eps=0.0),
     ],
 )
 def test_hyper_parameters_are_validated_where_they_are_written(wrong):
@@ -113,10 +135,36 @@ def test_vectors_per_client_are_those_of_the_literature():
         "localadam": (2, 2, 0),
         "scaffold": (2, 2, 1),
         "fedlada": (3, 2, 0),
+        "fednova": (1, 1, 0),
+        "fedacg": (1, 1, 0),
+        "fedexp": (1, 1, 0),
+        "fedams": (1, 1, 0),
+        "fedada2": (1, 1, 0),
+        "fedsam": (1, 1, 0),
+        "mofedsam": (2, 1, 0),
+        "fedlesam": (1, 1, 1),
+        "diloco": (1, 1, 2),
+        "fedlion": (2, 2, 0),
+        "fedlalr": (3, 3, 0),
+        "fadamgc": (3, 3, 1),
+        "fedadamw": (2, 1, 0),
+        "fedmuon": (3, 2, 0),
     }
     for name, vectors in expected.items():
         traffic = algorithm(name).traffic
         assert (traffic.down, traffic.up, traffic.client_state) == vectors
+
+
+@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+def test_the_command_traffic_says_what_is_declared(name):
+    chosen = algorithm(name)
+    parameters, found = lines(name, "lenet", "exact")
+    for way, names in (("down", chosen.down), ("up", chosen.up)):
+        own = [line for line in found if line.way == way]
+        assert [line.vector for line in own] == [*names]
+        large = [line.nbytes for line in own if not is_small(line.vector)]
+        assert large == [4 * parameters] * getattr(chosen.traffic, way)
+        assert all(line.nbytes < 2_000 for line in own if is_small(line.vector))
 
 
 def test_every_local_rule_can_be_subclassed_outside():

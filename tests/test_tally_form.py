@@ -14,6 +14,7 @@ from fedlada.server.collect import collect, new_tally
 from fedlada.server.guard.contract import up_like
 from fedlada.server.loop import next_task
 from fedlada.server.share_check import check_share
+from fedlada.server.tally import NORM
 from fedlada.server.tally_form import read, written
 
 CLIENTS = 6
@@ -93,6 +94,18 @@ def test_what_was_written_is_read(sent):
         assert all(
             t.data_ptr() == u.data_ptr() for t, u in zip(ts, sent.tensors[name], strict=True)
         )
+
+
+@pytest.mark.parametrize("name", ["fedexp", "fedcm", "fednova"])
+def test_a_mean_square_that_no_limited_deltas_have_is_refused(name):
+    """A server rule may step by it, so who collects a share cannot choose it."""
+    sent = Sent(name, 2)
+    path = ("total", "scalars", "sums", NORM, 0)
+    total, _ = sent.header["total"]["scalars"]["sums"][NORM]
+    larger = [f"{int(total[0], 16) * 10**9 | 1:x}", total[1]]
+    with pytest.raises(MalformedReply, match="delta beyond its limit"):
+        sent.read(put(sent.header, path, larger))
+    assert sent.read().total.scalars()[NORM] > 0
 
 
 def test_a_wrong_value_anywhere_is_refused_or_of_no_consequence_for_others(sent):

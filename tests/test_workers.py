@@ -23,6 +23,7 @@ from fedlada.client.loop import TrainingError
 from fedlada.engines.shared import SharedTensors
 from fedlada.engines.shares import Costs
 from fedlada.engines.workers import WorkerDied
+from fedlada.protocol.codecs import PRESETS
 from fedlada.server.robust import AGGREGATORS
 
 TIMES = ("seconds", "local_seconds", "server_seconds")
@@ -83,6 +84,7 @@ def unlike() -> list[Quadratic]:
         {"target": 6, "algorithm": "feddyn"},
         *({"aggregator": name} for name in AGGREGATORS if name != "mean"),
         {"aggregator": "coordinate-median", "target": 3, "guard": "calibration = 2"},
+        *({"codec": preset, "algorithm": "fedlada-rows"} for preset in PRESETS),
     ],
     ids=str,
 )
@@ -124,12 +126,15 @@ def test_buffers_and_other_layouts_end_in_the_same_bits(buffers):
     assert_equal(*runs)
 
 
-@pytest.mark.parametrize("name", ["fedlada", "scaffold"])
-def test_a_run_continues_with_another_number_of_workers(name, tmp_path):
-    whole = run(1, algorithm=name, rounds=4)
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("fedlada", "exact"), ("scaffold", "exact"), *(("fedlada-rows", p) for p in PRESETS)],
+)
+def test_a_run_continues_with_another_number_of_workers(name, codec, tmp_path):
+    whole = run(1, algorithm=name, codec=codec, rounds=4)
     whole.run()
     for rounds, workers in ((1, 2), (2, 1), (4, 3)):
-        part = run(workers, algorithm=name, rounds=rounds, checkpoints=tmp_path)
+        part = run(workers, algorithm=name, codec=codec, rounds=rounds, checkpoints=tmp_path)
         part.run()
     assert same_bits(whole.state.vectors, part.state.vectors)
     assert [told(r) for r in whole.records[2:]] == [told(r) for r in part.records]

@@ -16,7 +16,7 @@ from platform import python_version
 import torch
 
 from . import __version__
-from .algorithms import ALGORITHMS, Algorithm
+from .algorithms import ALGORITHMS, CATALOGUE, Algorithm
 from .errors import FedladaError
 from .traffic import aligned, traffic
 
@@ -60,7 +60,7 @@ def algorithms(words: Sequence[str]) -> None:
     """Run ``fedlada algorithms``: print the table of algorithms."""
     parser = argparse.ArgumentParser(
         prog="fedlada algorithms",
-        description="List the algorithms, what they are made of and what they send per client.",
+        description="List the algorithms: what each is for, is made of and sends per client.",
         epilog="example: fedlada algorithms --parameters 11181642   (a ResNet-18)",
     )
     parser.add_argument(
@@ -74,21 +74,23 @@ def algorithms(words: Sequence[str]) -> None:
 
 
 def algorithms_table(parameters: int) -> str:
-    """Return the table of algorithms: composition, vectors and bytes per client and round."""
-    rows = [("algorithm", "composition", "vectors down/up/kept", "bytes down", "bytes up")]
-    for name, algorithm in ALGORITHMS.items():
-        vectors, size = algorithm.traffic, algorithm.traffic.bytes(4 * parameters)
-        rows.append(
-            (
-                name,
-                composition(algorithm),
-                f"{vectors.down}/{vectors.up}/{vectors.client_state}",
-                f"{size.down:,}",
-                f"{size.up:,}",
-            )
-        )
-    lines = aligned(rows, left=3)
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    """Return the table of algorithms by group: what each is for, is made of, and sends."""
+    head = ("algorithm", "composition", "vectors down/up/kept", "bytes down", "bytes up")
+    rows = [head, *(_row(name, known, parameters) for name, known in ALGORITHMS.items())]
+    first, *others = aligned(rows, left=3)
+    lines = dict(zip(ALGORITHMS, others, strict=True))
+    table = [first, "-" * len(first)]
+    for group, known in CATALOGUE.items():
+        table += ["", f"{group}:"]
+        for name, (_, purpose) in known.items():
+            table += [lines[name], f"    {purpose}"]
+    return "\n".join(table)
+
+
+def _row(name: str, algorithm: Algorithm, parameters: int) -> tuple[str, ...]:
+    vectors, size = algorithm.traffic, algorithm.traffic.bytes(4 * parameters)
+    counts = f"{vectors.down}/{vectors.up}/{vectors.client_state}"
+    return name, composition(algorithm), counts, f"{size.down:,}", f"{size.up:,}"
 
 
 def composition(algorithm: Algorithm) -> str:

@@ -3,9 +3,10 @@
 from . import __version__
 from .algorithms import ALGORITHMS, Algorithm, algorithm, compose
 from .client.loop import TrainingError
-from .client.objective import CLASSIFICATION, REGRESSION, Metric, Objective
+from .client.objective import CLASSIFICATION, REGRESSION, TEXT, Metric, Objective
 from .client.optimizer import FederatedOptimizer
 from .client.round import LocalRound
+from .client.scale import Scale
 from .client.store import DiskStore, MemoryStore
 from .client.training import Evaluation, LocalTraining
 from .curves import plot
@@ -30,6 +31,7 @@ __all__ = [
     "ALGORITHMS",
     "CLASSIFICATION",
     "REGRESSION",
+    "TEXT",
     "Algorithm",
     "Bernoulli",
     "CenteredClipping",
@@ -56,6 +58,7 @@ __all__ = [
     "Rejection",
     "Reply",
     "RoundRecord",
+    "Scale",
     "ServerState",
     "Simulation",
     "Task",

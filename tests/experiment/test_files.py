@@ -13,10 +13,12 @@ from fedlada.experiment.config.cells import cells
 from fedlada.experiment.config.experiment import FREE
 from fedlada.experiment.config.keys import flatten
 from fedlada.experiment.config.reading import read
+from fedlada.experiment.tournament.file import read_tournament
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))
-SWEEPS = [file for file in FILES if not {"results", "attacks"} & {*file.parts}]
+SWEEPS = [file for file in FILES if not {"results", "attacks", "tournament"} & {*file.parts}]
+TOURNAMENTS = sorted((ROOT / "experiments" / "tournament").glob("*.toml"))
 RUNS = [file for file in FILES if "results" in file.parts]
 
 
@@ -26,6 +28,12 @@ def test_every_sweep_is_readable_and_says_how_it_is_run(file):
     assert f"fedlada sweep {file.relative_to(ROOT)}" in text
     name = next(iter(found.values())).name
     assert f"runs/{name}" in text
+
+
+@pytest.mark.parametrize("file", TOURNAMENTS, ids=lambda file: file.name)
+def test_every_tournament_is_readable_and_says_how_it_is_run(file):
+    assert read_tournament(file).contestants
+    assert f"fedlada tournament {file.relative_to(ROOT)}" in file.read_text()
 
 
 @pytest.mark.parametrize("name", ["desk", "paper"])

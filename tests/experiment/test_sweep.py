@@ -15,7 +15,7 @@ from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.results.comparison import targets_of
-from fedlada.experiment.results.frames import frame, summary
+from fedlada.experiment.results.frames import frame, summary, varied
 from fedlada.experiment.run import rounds
 from fedlada.experiment.run.directory import RunDirectory, runs_in
 from fedlada.experiment.run.sweep import CORES, at_a_time
@@ -176,6 +176,12 @@ def test_a_target_counts_from_its_first_round_and_may_not_be_reached(swept):
         assert row["rounds_to_0.999"] is row["seconds_to_0.999"] is None
         accuracies = data.filter(pl.col("run") == row["run"])["accuracy"].drop_nulls()
         assert (row["best"], row["final"]) == (accuracies.max(), accuracies[-1])
+
+
+def test_a_codec_names_a_variant_and_what_is_only_looked_at_does_not():
+    tried = [("exact", 0), ("default", 100)]
+    configs = [{"federation.codec": codec, "evaluate.train_sample": n} for codec, n in tried]
+    assert varied(configs) == ["federation.codec"]
 
 
 def test_compare_has_a_row_for_every_variant_and_says_not_reached(swept, capsys):

@@ -1,9 +1,13 @@
 """Server processes that are killed, and disks that fail: the run goes on from what is whole."""
 
+import multiprocessing
 import os
+import pkgutil
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from torch import nn
 
 from fedlada import CheckpointError, Checkpoints, FixedSize, LocalTraining, simulate
 from fedlada.data import ClientData
+from fedlada.server import ledger
 
 ROUNDS, KILLED = 6, 3
 
@@ -32,8 +37,8 @@ def start(directory: Path, *, algorithm: str = "scaffold", rounds: int = ROUNDS)
     )
 
 
-def finished(directory: Path, algorithm: str = "scaffold"):
-    run = start(directory, algorithm=algorithm)
+def finished(directory: Path, algorithm: str = "scaffold", *, rounds: int = ROUNDS):
+    run = start(directory, algorithm=algorithm, rounds=rounds)
     run.run()
     return run
 
@@ -68,47 +73,38 @@ KILLS = [
     if algorithm == "scaffold" or "ledger" not in moment  # the clients of fedlada keep nothing
 ]
 
-PROGRAM = """
-import importlib, os, signal, sys
-sys.path[:0] = {path!r}
-import test_checkpoints as here
-module, _, name = {victim!r}.rpartition(".")
-try:
-    owner = importlib.import_module(module)
-except ModuleNotFoundError:
-    module, _, kind = module.rpartition(".")
-    owner = getattr(importlib.import_module(module), kind)
-original = getattr(owner, name)
-current = dict(round=0)
-if {anew!r}:
-    importlib.import_module("fedlada.server.ledger").SLACK = -12
 
-def dying(*arguments, **named):
-    if current["round"] == here.KILLED - 1:
-        if {after!r}:
-            original(*arguments, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments, **named)
+def forked(work: Callable[..., None], *arguments: object) -> int | None:
+    """The exit code of a process that does this; a new Python would import torch for longer."""
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
 
-setattr(owner, name, dying)
-run = here.start(here.Path({directory!r}), algorithm={algorithm!r})
-for record in run:
-    current["round"] = record.round
-"""
+
+def run_and_die(directory: Path, moment: str, algorithm: str) -> None:
+    """Run, in a process of its own, and be killed at the moment."""
+    place, _, name = DEATHS[moment].rpartition(".")
+    owner, done = pkgutil.resolve_name(place), 0
+    original = getattr(owner, name)
+    if "anew" in moment:
+        ledger.SLACK = -12
+
+    def dying(*arguments, **named):
+        if done == KILLED - 1:
+            if moment == "after commit":
+                original(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **named)
+
+    setattr(owner, name, dying)
+    for record in start(directory, algorithm=algorithm):
+        done = record.round
 
 
 @pytest.mark.parametrize(("moment", "algorithm"), KILLS)
 def test_a_server_killed_in_mid_round_is_resumed_bit_for_bit(tmp_path, moment, algorithm):
-    program = PROGRAM.format(
-        path=[str(Path(__file__).parent)],
-        victim=DEATHS[moment],
-        after=moment == "after commit",
-        anew="anew" in moment,
-        directory=str(tmp_path / "killed"),
-        algorithm=algorithm,
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert forked(run_and_die, tmp_path / "killed", moment, algorithm) == -signal.SIGKILL
     again = start(tmp_path / "killed", algorithm=algorithm)
     assert again.resumed.round in (KILLED - 1, KILLED)
     again.run()
@@ -317,51 +313,38 @@ def test_a_save_costs_no_more_with_a_million_clients_than_with_a_thousand(tmp_pa
     assert much < 3 * little + 0.01
 
 
-EVERYWHERE = """
-import os, shutil, sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-import fedlada.server.ledger as ledger
-import test_checkpoints as here
+def run_and_exit(directory: Path, last: int) -> None:
+    """Run, in a process of its own, which ends before its so many-th operation on a file."""
+    count = 0
 
-ledger.SLACK = {slack!r}
-here.ROUNDS = 4
-work = Path({directory!r})
-whole = here.finished(work / "whole")
+    def dying(original):
+        def operation(*arguments, **named):
+            nonlocal count
+            count += 1
+            if count == last:
+                os._exit(9)
+            return original(*arguments, **named)
 
-def dying(owner, name, count, last):
-    original = getattr(owner, name)
-    def operation(*arguments, **named):
-        count[0] += 1
-        if count[0] == last:
-            os._exit(9)
-        return original(*arguments, **named)
-    setattr(owner, name, operation)
+        return operation
 
-last, died = {first!r}, True
-while died:
-    last += 5
-    child = os.fork()
-    if not child:
-        count = [0]
-        for owner, names in ((os, ["fsync"]), (Path, ["open", "replace", "unlink", "mkdir"])):
-            for name in names:
-                dying(owner, name, count, last)
-        here.start(work / "run", rounds=4).run()
-        os._exit(0)
-    died = os.waitpid(child, 0)[1] != 0
-    again = here.finished(work / "run")
-    assert here.same(again, whole), last
-    shutil.rmtree(work / "run")
-print("operations", last)
-"""
+    for owner, names in ((os, ["fsync"]), (Path, ["open", "replace", "unlink", "mkdir"])):
+        for name in names:
+            setattr(owner, name, dying(getattr(owner, name)))
+    start(directory, rounds=4).run()
 
 
 @pytest.mark.parametrize("slack", [100_000, -8])
-def test_a_server_killed_before_any_operation_on_a_file_is_resumed_bit_for_bit(tmp_path, slack):
+def test_a_server_killed_before_any_operation_on_a_file_is_resumed_bit_for_bit(
+    tmp_path, monkeypatch, slack
+):
     """Every fifth of them, also where the ledger is written anew again and again."""
-    here = [str(Path(__file__).parent)]
-    program = EVERYWHERE.format(path=here, slack=slack, first=slack % 5, directory=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert int(ended.stdout.split()[-1]) > 50
+    monkeypatch.setattr(ledger, "SLACK", slack)
+    whole = finished(tmp_path / "whole", rounds=4)
+    last, code = slack % 5, 9
+    while code:
+        last += 5
+        code = forked(run_and_exit, tmp_path / "run", last)
+        assert code in (0, 9)
+        assert same(finished(tmp_path / "run", rounds=4), whole), last
+        shutil.rmtree(tmp_path / "run")
+    assert last > 50

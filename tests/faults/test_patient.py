@@ -14,7 +14,7 @@ from torch import nn
 
 from digits import digits, perceptron, unequal
 from fedlada import Evaluation, Guard, InProcess, LocalTraining, algorithm, simulate
-from fedlada.algorithms import Vectors
+from fedlada.algorithms import Vector, Vectors
 from fedlada.data import ClientData
 from fedlada.protocol.messages import Failure, Reply, Task
 
@@ -189,6 +189,29 @@ def test_strict_limits_hold_where_clients_differ_in_size(weighting):
     settings = {"lr": 0.1, "rounds": 15, "train": train, "guard": "strict", "weighting": weighting}
     left_out, lied_to = (run("fedavg", data, told, **settings) for told in (None, lie))
     assert accuracy(lied_to) > accuracy(left_out) - 0.05
+
+
+def test_strict_limits_keep_a_liar_from_moving_one_small_tensor_far():
+    """All of its distance in the hidden biases, where honest clients move little."""
+    lengths = []
+
+    def lie(task, reply, honest):
+        if task.round < 3:
+            return reply
+        delta = reply.vectors.delta
+        lengths.extend(float(r.vectors.delta.tensors[1].norm()) for r in honest)
+        whole = statistics.median(r.vectors.delta.norm() for r in honest)
+        biases = torch.full_like(delta.tensors[1], whole / delta.tensors[1].numel() ** 0.5)
+        return vectors(reply, delta=Vector([delta.tensors[0], biases, *delta.tensors[2:]]))
+
+    data = unequal(10, decades=0.0)
+    settings = {"lr": 0.1, "rounds": 4, "guard": "strict"}
+    honest, lied_to = (
+        run("fedavg", data, told, **settings) for told in (lambda task, reply, _: reply, lie)
+    )
+    moved = honest.state.vectors.x.tensors[1] - lied_to.state.vectors.x.tensors[1]
+    # The limit is twice the median, and more with few replies; the mean is over ten.
+    assert float(moved.norm()) <= (2**1.4 + 1) * statistics.median(lengths) / 10
 
 
 @pytest.mark.parametrize("element", [0, 5])

@@ -1,4 +1,4 @@
-"""The quickstart's `after/` on one of Flower's engines: evaluation by clients, hook, history."""
+"""The quickstart's `after/` on an engine that runs apps: evaluation by clients, hook, history."""
 
 import re
 from pathlib import Path

@@ -6,13 +6,17 @@ import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
+from fedlada import FedladaError
 from fedlada.flower import ServerConfig
 from fedlada.flower.loopback import DeploymentError, RaySimulation
 from fedlada.flower.memory_grid import MemoryGrid
@@ -29,12 +33,48 @@ def simulation(tmp_path_factory):
         yield engine
 
 
-def test_a_wrong_name_fails_before_round_1_with_the_nearest(simulation):
-    with pytest.raises(DeploymentError) as error:
-        simulation.run(EXAMPLES / "flower", config={"algorithm": "fedlda"})
-    said = re.sub(r"\s+", " ", str(error.value))
-    assert "did you mean 'fedlada'" in said
-    assert "round 1/" not in said
+@dataclass
+class InMemory:
+    """An engine on which the two halves of an app meet in this process."""
+
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+    nodes: int = 2
+
+    def run(self, app: Path, *, config: Mapping[str, object]) -> str:
+        """What `flwr run` would show of it."""
+        about = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+        config = about["config"] | config
+        places = [about["components"][half].split(":") for half in ("serverapp", "clientapp")]
+        self.monkeypatch.syspath_prepend(app)
+        packages = {module.split(".")[0] for module, _ in places}
+        others = self._taken_out(packages)  # tests have modules of such names, too
+        try:
+            server, client = (
+                getattr(importlib.import_module(module), name) for module, name in places
+            )
+            grid = MemoryGrid(client, nodes=self.nodes, run_config=config)
+            server(grid, Context(1, 1, {}, state=RecordDict(), run_config=config))
+        finally:
+            self._taken_out(packages)
+            sys.modules.update(others)
+        return self.capsys.readouterr().out
+
+    @staticmethod
+    def _taken_out(packages: set[str]) -> dict[str, ModuleType]:
+        names = [name for name in sys.modules if name.split(".")[0] in packages]
+        return {name: sys.modules.pop(name) for name in names}
+
+
+@pytest.fixture
+def in_memory(capsys, monkeypatch):
+    return InMemory(capsys, monkeypatch)
+
+
+def test_a_wrong_name_fails_before_round_1_with_the_nearest(in_memory, capsys):
+    with pytest.raises(FedladaError, match="did you mean 'fedlada'"):
+        in_memory.run(EXAMPLES / "flower", config={"algorithm": "fedlda"})
+    assert "round 1/" not in capsys.readouterr().out
 
 
 def test_a_run_in_which_nothing_is_applied_has_failed_and_says_why(simulation):
@@ -81,21 +121,12 @@ def test_the_way_from_a_plain_flower_app_is_short():
     assert 0 < changed_lines() <= 20
 
 
-def test_the_plain_flower_app_learns(monkeypatch, capsys, tmp_path):
-    """It has nothing of ours, so Flower's two halves of it meet in this process."""
-    monkeypatch.syspath_prepend(QUICKSTART / "before")
-    try:
-        server, client = (
-            importlib.import_module(f"quickstart.{side}_app").app for side in ("server", "client")
-        )
-        config = {"num-server-rounds": 5, "final-model": str(tmp_path / "model.pt")}
-        grid = MemoryGrid(client, nodes=4, run_config=config)
-        server(grid, Context(1, 1, {}, state=RecordDict(), run_config=config))
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "quickstart"]:
-            del sys.modules[name]
-    assert final_accuracy(capsys.readouterr().out) > 0.6
+def test_the_plain_flower_app_learns(in_memory, tmp_path):
+    config = {"num-server-rounds": 5, "final-model": str(tmp_path / "model.pt")}
+    in_memory.nodes = 4
+    assert final_accuracy(in_memory.run(QUICKSTART / "before", config=config)) > 0.6
 
 
-def test_the_app_that_came_from_it_learns(simulation, tmp_path):
-    assert run_quickstart(simulation, tmp_path / "model.pt", rounds=5) > 0.8
+def test_the_app_that_came_from_it_learns(in_memory, tmp_path):
+    """On real nodes it runs in `test_loopback`."""
+    assert run_quickstart(in_memory, tmp_path / "model.pt", rounds=5) > 0.8

@@ -6,12 +6,15 @@ import fedlada
 from fedlada.flower.loopback import RaySimulation
 from flower.agreement import Runs, run_on
 
-CODED = [("fedlada", "halves"), ("scaffold", "halves")]
+CODED = [
+    *(("fedlada", "halves"), ("scaffold", "halves")),
+    *(("fedlada", "safe"), ("fedcm", "default"), ("fedlada-rows", "small")),
+]
 
 
 @pytest.fixture(scope="module")
 def on_ray(coded, tmp_path_factory) -> Runs:
-    """Every algorithm, and two of them in the codec."""
+    """Every algorithm, and some of them in a codec of the app's own and in each preset."""
     directory = tmp_path_factory.mktemp("ray")
     runs = [*((name, "exact") for name in fedlada.ALGORITHMS), *CODED]
     with RaySimulation(directory / "simulation", nodes=5) as engine:

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,32 +97,11 @@ def train(message, context):
 """
 
 
-HOOK = '''
-"""Counts the objects that a SuperNode sends to, and receives from, the SuperLink."""
+HOOK = Path(__file__).parents[2] / "benchmarks" / "apps" / "counted"
+"""Counts what a SuperNode sends to, and receives from, the SuperLink."""
 
-import os
-import sys
-
-if "flower-supernode" in sys.argv[0] or "supernode" in " ".join(sys.orig_argv):
-    import httpx
-
-    send = httpx.Client.send
-
-    def counted(self, request, **options):
-        response = send(self, request, **options)
-        path = request.url.path
-        if path.endswith(("fleet/push-object", "fleet/pull-object")):
-            up = path.endswith("push-object")
-            length = (request if up else response).headers["content-length"]
-            with open(os.environ["COUNTED"], "a") as file:
-                file.write(f"{'up' if up else 'down'} {length}\\n")
-        return response
-
-    httpx.Client.send = counted
-'''
-
-ENDED = [("scaffold", "exact"), ("fedlada", "halves")]
-"""One whose clients keep vectors, and an adaptive one with a codec."""
+ENDED = [("scaffold", "exact"), ("fedlada", "halves"), ("fedlada-rows", "small")]
+"""One whose clients keep vectors, and adaptive ones with codecs, the app's own and a preset."""
 ENVELOPE = 8_000
 """An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what
 Flower wraps it all in."""
@@ -130,11 +109,10 @@ Flower wraps it all in."""
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file to which the hook writes, and beside it the hook."""
-    directory = tmp_path_factory.mktemp("hooks")
-    (directory / "sitecustomize.py").write_text(HOOK)
-    (directory / "counted").touch()
-    return directory / "counted"
+    """The file to which the hook writes."""
+    file = tmp_path_factory.mktemp("hooks") / "counted"
+    file.touch()
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +127,7 @@ def deployment(
 ) -> Iterator[Deployment]:
     directory = tmp_path_factory.mktemp("deployment")
     sites = [{"site": "a b"}, {"site": "c"}]
-    paths = [str(counted.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "COUNTED": str(counted)}
     environment |= {METRICS: str(port), LOG_FORMAT: "json"}
     with Deployment(directory, nodes=2, node_configs=sites, environment=environment) as started:
@@ -183,8 +161,10 @@ def observed(
     with asking(f"http://127.0.0.1:{port}/metrics") as pages:
         runs = run_on(deployment, ENDED, saved, cohort=2)
     lines = [line.split() for line in counted.read_text().splitlines()[before:]]
+    # Of objects the bodies: the third word of a line is the request's, the last the response's.
     passed = {
-        way: sum(int(length) for each, length in lines if each == way) for way in ("down", "up")
+        way: sum(int(line[body]) for line in lines if line[0].endswith(f"fleet/{name}-object"))
+        for way, name, body in (("up", "push", 2), ("down", "pull", 4))
     }
     logs = sorted((deployment.directory / "logs").glob("run-*.log"))
     printed = [line for log in logs for line in log.read_text().splitlines()]
@@ -307,10 +287,8 @@ def test_clients_evaluate_and_hooks_and_history_work_over_tls(
 
 def test_the_log_of_a_run_on_real_nodes_has_its_records_as_json(observed: Observed) -> None:
     records = [record for run in ENDED for record in in_process(*run, nodes=2, cohort=2).run()]
-    assert [event["event"] for event in observed.events] == [
-        *("begin", *["round"] * ROUNDS, "end"),
-        *("begin", *["round"] * ROUNDS, "end"),
-    ]
+    of_a_run = ["begin", *["round"] * ROUNDS, "end"]
+    assert [event["event"] for event in observed.events] == of_a_run * len(ENDED)
     lines = [event for event in observed.events if event["event"] == "round"]
     for line, record in zip(lines, records, strict=True):
         told = json.loads(json.dumps(plain_record(record)))
@@ -397,18 +375,21 @@ def test_private_files_are_private(deployment: Deployment) -> None:
         assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
 
 
-def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing_running(deployment: Deployment) -> None:
+    """The last test of the deployment: it is over afterwards."""
+
     def interrupted() -> None:
-        with Deployment(tmp_path, nodes=1) as deployment:
+        with ExitStack() as block:
+            block.push(deployment)  # so that it is left as its own `with` block is
             deployment.kill_node(0)
-            names = " ".join(processes_of(tmp_path).values())
+            names = " ".join(processes_of(deployment.directory).values())
             assert "flower-superlink" in names
-            assert "flower-supernode" not in names
+            assert names.count("/flower-supernode ") == deployment.nodes - 1
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert processes_of(tmp_path) == {}
+    assert processes_of(deployment.directory) == {}
 
 
 def test_as_many_node_configs_as_nodes(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedlada.flower.memory_grid import MemoryGrid
 from fedlada.flower.packing import opened, packed
 from fedlada.flower.records import VECTORS
 from fedlada.flower.rehearsal import rehearse
+from fedlada.protocol.codecs import PRESETS
 from fedlada.protocol.seeds import seed_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
@@ -105,6 +106,7 @@ def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
         {"guard": "off"},
         {"target": 7},
         {"cohort": 0.5},
+        *({"codec": preset} for preset in PRESETS),
     ],
     ids=str,
 )

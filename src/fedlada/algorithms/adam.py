@@ -25,24 +25,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..errors import require
-from .part import LocalRule, Moment, Round
+from .part import LocalRule, Moment, Names, Round
 from .vectors import Vector, Vectors
 
-__all__ = ["AMSGrad", "Adam"]
+__all__ = ["AMSGrad", "Adam", "check_betas"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(LocalRule):
     """Adam on the client; the server averages and shares its second moment (LocalAdam)."""
 
-    down = ("v",)
-    up = ("v_i",)
-    moments = (Moment("v_i", of="v"),)
+    down: ClassVar[Names] = ("v",)
+    up: ClassVar[Names] = ("v_i",)
+    moments: ClassVar[tuple[Moment, ...]] = (Moment("v_i", of="v"),)
 
     lr: float = 1e-3
     weight_decay: float = 1e-2
@@ -52,33 +53,44 @@ class Adam(LocalRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
-            f"betas is {self.betas}; it must be two numbers from 0 up to but not including 1",
-        )
+        check_betas(self.betas)
         require(self.eps > 0, f"eps is {self.eps}; it must be positive: v starts at eps²")
 
     def start(self, server: Vectors) -> None:
-        for t in server.x:
+        self.check_eps(server.x)
+        server.v = server.x.full_like(self.eps**2)
+
+    def check_eps(self, x: Vector) -> None:
+        """Raise an error if v would start at 0 in the type of the parameters."""
+        for t in x:
             tiny = torch.finfo(t.dtype).tiny
             require(
                 self.eps**2 >= tiny,
                 f"eps² is {self.eps**2:g} and vanishes in {t.dtype}, whose smallest normal number"
                 f" is {tiny:g}; keep the parameters in float32 and use autocast, or raise eps",
             )
-        server.v = server.x.full_like(self.eps**2)
 
     def begin(self, client: Vectors) -> None:
         client.m = client.y.zeros_like()
         client.v_i = client.v.clone()
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:
-        self._fused(client, g, lr, v_hat=None)
+        self._fused(client, g, lr)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         server.v = mean[self.up[0]].clamp_min(self.eps**2)
 
-    def _fused(self, client: Vectors, g: Vector, lr: float, v_hat: Vector | None) -> None:
+    def _fused(
+        self,
+        client: Vectors,
+        g: Vector,
+        lr: float,
+        *,
+        v_hat: Vector | None = None,
+        eps: float = 0.0,
+        longer: float = 1.0,
+    ) -> None:
+        """Take a step whose adaptive part, and not its weight decay, is so many times longer."""
         kernel = torch._fused_adamw_ if self.decoupled_weight_decay else torch._fused_adam_
         kernel(
             client.y.tensors,
@@ -87,11 +99,11 @@ class Adam(LocalRule):
             client.v_i.tensors,
             [] if v_hat is None else v_hat.tensors,
             [_late(t.device) for t in client.y],
-            lr=lr * self.lr_scale,
+            lr=lr * self.lr_scale * longer,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            weight_decay=self.weight_decay,
-            eps=0.0,
+            weight_decay=self.weight_decay / (longer if self.decoupled_weight_decay else 1.0),
+            eps=eps,
             amsgrad=v_hat is not None,
             maximize=False,
         )
@@ -101,7 +113,7 @@ class Adam(LocalRule):
 class AMSGrad(Adam):
     """AMSGrad on the client: Adam whose second moment never falls within a round."""
 
-    up = ("v_hat",)
+    up: ClassVar[Names] = ("v_hat",)
     moments = (Moment("v_hat", of="v", rising=True),)
 
     def begin(self, client: Vectors) -> None:
@@ -110,6 +122,14 @@ class AMSGrad(Adam):
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:
         self._fused(client, g, lr, v_hat=client.v_hat)
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """Raise an error unless these are the weights of two running means."""
+    require(
+        len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+        f"betas is {betas}; it must be two numbers from 0 up to but not including 1",
+    )
 
 
 @cache

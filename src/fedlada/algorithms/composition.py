@@ -13,7 +13,7 @@ from ..errors import nearest, require
 from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, word
 from .part import Correction, LocalRule, Moment, Names, Part, Round, Sum
 from .server import Averaging
-from .vectors import ROWS, Vector, Vectors
+from .vectors import Vector, Vectors, is_small
 
 __all__ = ["Algorithm", "Traffic", "rebuild"]
 
@@ -96,10 +96,10 @@ class Algorithm:
     def traffic(self) -> Traffic:
         """Number of vectors sent down, sent up and kept by the client.
 
-        Vectors with one number per row of a tensor are too small to count.
+        Vectors with one number per tensor, or per row of a tensor, are too small to count.
         """
         ways = (self.down, self.up, self.client_state)
-        down, up, kept = (sum(not name.endswith(ROWS) for name in names) for names in ways)
+        down, up, kept = (sum(not is_small(name) for name in names) for names in ways)
         return Traffic(down=down, up=up, client_state=kept)
 
     @property
@@ -108,6 +108,15 @@ class Algorithm:
         rule = list(self.part.chain())[-1]
         assert isinstance(rule, LocalRule)
         return rule
+
+    @property
+    def unit_delta(self) -> bool:
+        """Whether a reply's delta is divided by its lr_sum."""
+        return any(part.unit_delta for part in self.part.chain())
+
+    def span(self, lr_sum: float) -> float:
+        """Return the lr_sum of a reply's delta: 1 if it is divided by the client's."""
+        return 1.0 if self.unit_delta else lr_sum
 
     def lr(self, round: int, *, decay: float = 1.0) -> float:
         """Return the learning rate of a round; rounds are counted from 0."""
@@ -123,6 +132,7 @@ class Algorithm:
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Update the server's vectors from the mean of the replies."""
+        mean = Vectors(mean)  # a part may set mean.delta anew
         self.part.serve(server, mean, r)
         self.server.apply(server, self.part.displacement(server, mean), r)
 

@@ -11,12 +11,25 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ..errors import FedladaError, nearest, require
+from .ada2 import UnsharedAdam
 from .adam import Adam, AMSGrad
+from .adamw import AdamW
+from .adamw_rows import AdamWRows
 from .amend import Amend
+from .amend_added import AmendAdded
+from .ams import ServerAMSGrad
 from .dyn import Dyn
+from .exp import ExP
+from .lalr import SharedAMSGrad
+from .lesam import LESAM
+from .lion import Lion
+from .muon import Muon
+from .nesterov import Nesterov
+from .nova import Nova
 from .part import Correction, LocalRule
 from .prox import Prox
 from .rows import AMSGradRows
+from .sam import SAM
 from .scaffold import Scaffold
 from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
 from .sgd import SGD
@@ -30,19 +43,32 @@ LOCAL_RULES: dict[str, type[LocalRule]] = {
     "adam": Adam,
     "amsgrad": AMSGrad,
     "amsgrad-rows": AMSGradRows,
+    "amsgrad-shared": SharedAMSGrad,
+    "adam-unshared": UnsharedAdam,
+    "adamw": AdamW,
+    "adamw-rows": AdamWRows,
+    "lion": Lion,
+    "muon": Muon,
 }
 CORRECTIONS: dict[str, type[Correction]] = {
     "amend": Amend,
+    "amend-added": AmendAdded,
     "prox": Prox,
     "scaffold": Scaffold,
     "dyn": Dyn,
+    "nova": Nova,
+    "sam": SAM,
+    "lesam": LESAM,
 }
 SERVER_RULES: dict[str, type[Averaging]] = {
     "averaging": Averaging,
     "momentum": Momentum,
+    "nesterov": Nesterov,
+    "exp": ExP,
     "adam": ServerAdam,
     "yogi": Yogi,
     "adagrad": Adagrad,
+    "amsgrad": ServerAMSGrad,
 }
 
 

@@ -30,7 +30,8 @@ class Round:
 
     On a client, ``steps`` and ``lr_sum`` are those of the client; on the server they are means
     over the accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K
-    if the rate is constant within the round.
+    if the rate is constant within the round.  ``delta_square`` is the server's alone: the mean of
+    the squared norms of the replies' deltas.
     """
 
     steps: float
@@ -38,6 +39,7 @@ class Round:
     accepted: int = 1
     clients: int = 1
     updates: int = 0
+    delta_square: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,12 @@ class Sum:
 class Part:
     """One ingredient of a federated optimizer: its client half and its server half.
 
-    ``step`` must act elementwise and in place: an engine may run it over any subset of the
-    tensors at a time.
+    ``step`` must act on each tensor by itself and in place: an engine may run it over any subset
+    of the tensors at a time.  What it needs to know of a parameter is in ``client.y``: its names
+    and its tensors' shapes.  ``probe`` sees all tensors at once.
+
+    A vector has the shapes of the parameters.  If its name ends in ``_rows`` it has one number per
+    row of each tensor, and if it ends in ``_each`` one number per tensor.
     """
 
     down: ClassVar[Names] = ()
@@ -73,13 +79,15 @@ class Part:
     up: ClassVar[Names] = ()
     """Vectors the client sends back, besides delta; the server sees only their mean."""
     client_state: ClassVar[Names] = ()
-    """Vectors each client keeps between rounds; they start at zero."""
+    """Vectors each client keeps between rounds; ``join`` makes them."""
     server_state: ClassVar[Names] = ()
     """Vectors only the server keeps."""
     moments: ClassVar[tuple[Moment, ...]] = ()
     """The ``up`` vectors that are second moments; a guard measures their rise, not their norm."""
     sums: ClassVar[tuple[Sum, ...]] = ()
     """The ``up`` vectors that the server adds up; a guard limits each client's total."""
+    unit_delta: ClassVar[bool] = False
+    """Whether ``end`` divides delta by lr_sum, so that it grows no longer with it."""
 
     def chain(self) -> Iterator[Part]:
         """Yield this part and the parts inside it, outermost first."""
@@ -92,27 +100,48 @@ class Part:
     def start(self, server: Vectors) -> None:
         """Make the ``down`` and ``server_state`` vectors (server, before the first round)."""
         for name in self.down + self.server_state:
-            server[name] = server.x.zeros_like()
+            server[name] = server.x.zeros(name)
+
+    def join(self, client: Vectors) -> None:
+        """Make the ``client_state`` vectors (client, before its first round)."""
+        for name in self.client_state:
+            client[name] = client.y.zeros(name)
 
     def begin(self, client: Vectors) -> None:
         """Make working vectors (client, at the start of a round)."""
+
+    def probe(self, client: Vectors, g: Vector) -> Vector | None:
+        """Look at the whole gradient (client, for every batch, before ``step``).
+
+        All tensors are here at once, so this may leave a number over them in a working vector.
+        If it returns a vector, ``step`` gets the gradient at y plus that vector instead; y itself
+        is left where it was.
+        """
+        return None
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:
         """Move ``client.y`` in place (client, for every batch)."""
         raise NotImplementedError(f"{type(self).__name__} defines no step")
 
     def end(self, client: Vectors, r: Round) -> None:
-        """Set the ``up`` and ``client_state`` vectors (client, at the end of a round)."""
+        """Set the ``up`` and ``client_state`` vectors (client, at the end of a round).
+
+        ``client.delta`` is there, and may be set anew.
+        """
 
     def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
         """Return the delta of a client whose gradients are all zero; None stands for zero.
 
         It is proportional to ``lr_sum``.  A guard measures how far a reply's delta is from it.
+        With ``unit_delta`` both are per unit of lr_sum.
         """
         return None
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
-        """Update the ``down`` and ``server_state`` vectors (server, at the end of a round)."""
+        """Update the ``down`` and ``server_state`` vectors (server, at the end of a round).
+
+        What ``end`` did to delta is undone here in ``mean.delta``, before ``super().serve``.
+        """
 
     def displacement(self, server: Vectors, mean: Vectors) -> Vector:
         """Return what the server rule subtracts from x (server, after ``serve``)."""
@@ -162,6 +191,9 @@ class Correction(Part):
 
     def begin(self, client: Vectors) -> None:
         self.inner.begin(client)
+
+    def probe(self, client: Vectors, g: Vector) -> Vector | None:
+        return self.inner.probe(client, g)
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:
         self.inner.step(client, g, lr)

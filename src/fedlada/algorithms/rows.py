@@ -23,7 +23,7 @@ from .adam import AMSGrad
 from .part import Moment, Round
 from .vectors import Vector, Vectors, by_rows
 
-__all__ = ["AMSGradRows"]
+__all__ = ["AMSGradRows", "row_means", "rows_like"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class AMSGradRows(AMSGrad):
     moments = (Moment("v_hat_rows", of="v_rows", rising=True),)
 
     def start(self, server: Vectors) -> None:
-        super().start(server)
-        server.v_rows = Vector(t.new_full(by_rows(t.shape), self.eps**2) for t in server.pop("v"))
+        self.check_eps(server.x)
+        server.v_rows = rows_like(server.x, self.eps**2)
 
     def begin(self, client: Vectors) -> None:
         client.m = client.y.zeros_like()
@@ -47,16 +47,35 @@ class AMSGradRows(AMSGrad):
         (beta1, beta2), lr = self.betas, lr * self.lr_scale
         if self.decoupled_weight_decay:
             torch._foreach_mul_(client.y.tensors, 1 - lr * self.weight_decay)
-        elif self.weight_decay:
-            g = g.add(client.y, alpha=self.weight_decay)
-        torch._foreach_lerp_(client.m.tensors, g.tensors, 1 - beta1)
-        torch._foreach_lerp_(client.v_i.tensors, [_mean_square(t) for t in g], 1 - beta2)
+        squares, decay = [], 0.0 if self.decoupled_weight_decay else self.weight_decay
+        # One tensor at a time in the same memory: to get it from the system takes longer than all.
+        most = max((t.numel() for t in g), default=0) if decay else 0
+        room = g.tensors[0].new_empty(most) if most else None
+        for y, m, t in zip(client.y, client.m, g, strict=True):
+            if room is not None:
+                t = torch.add(t, y, alpha=decay, out=room[: t.numel()].view(t.shape))
+            m.lerp_(t, 1 - beta1)
+            squares.append(_mean_square(t))
+        torch._foreach_lerp_(client.v_i.tensors, squares, 1 - beta2)
         torch._foreach_maximum_(client.v_hat_rows.tensors, client.v_i.tensors)
         for y, m, root in zip(client.y, client.m, client.v_hat_rows.sqrt(), strict=True):
             y.addcdiv_(m, root, value=-lr)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         server.v_rows = mean.v_hat_rows.clamp_min(self.eps**2)
+
+
+def rows_like(x: Vector, value: float) -> Vector:
+    """Return a constant for each row of the tensors of ``x``."""
+    return Vector(t.new_full(by_rows(t.shape), value) for t in x)
+
+
+def row_means(vector: Vector) -> Vector:
+    """Return the mean of each row; of a tensor with one dimension, each element."""
+    return Vector(
+        t.mean(dim=tuple(range(1, t.dim())), keepdim=True) if t.dim() > 1 else t.clone()
+        for t in vector
+    )
 
 
 def _mean_square(t: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Momentum(Averaging):
 class AdaptiveServer(Averaging):
     """The base of the adaptive server rules, which differ in how they update v_g."""
 
-    server_state = ("m_g", "v_g")
+    server_state: ClassVar[Names] = ("m_g", "v_g")
 
     server_lr: float = 0.1
     server_betas: tuple[float, float] = (0.9, 0.99)
@@ -105,7 +105,11 @@ class AdaptiveServer(Averaging):
         if self.bias_correction:
             m = m / (1 - beta1 ** (r.updates + 1))
             v = v / (1 - beta2 ** (r.updates + 1))
-        super().apply(server, m / (v.sqrt() + self.server_eps), r)
+        super().apply(server, m / self.denominator(server, v), r)
+
+    def denominator(self, server: Vectors, v: Vector) -> Vector:
+        """Return what m is divided by."""
+        return v.sqrt() + self.server_eps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,12 @@ BLOCK = 32_768
 class Vector:
     """An element of parameter space: one tensor per federated parameter, in model order."""
 
-    __slots__ = ("tensors",)
+    __slots__ = ("names", "tensors")
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor], names: Iterable[str] = ()) -> None:
         self.tensors: list[Tensor] = list(tensors)
+        self.names: tuple[str, ...] = tuple(names)
+        """The names of the parameters; only the client's y has them."""
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -71,6 +73,10 @@ class Vector:
         """Return the elementwise sign."""
         return Vector(torch._foreach_sign(self.tensors))
 
+    def maximum(self, other: Vector) -> Vector:
+        """Return the elementwise maximum of both."""
+        return Vector(torch._foreach_maximum(self.tensors, other.tensors))
+
     def clamp_min(self, bound: float) -> Vector:
         """Return the elementwise maximum with ``bound``."""
         return Vector(torch._foreach_clamp_min(self.tensors, bound))
@@ -90,14 +96,19 @@ class Vector:
         return math.hypot(*(float(part) for part in wide))
 
     def distance(self, other: Vector, *, alpha: float = 1.0) -> float:
-        """Return the norm of ``self - alpha * other``, computed in blocks to save memory."""
-        parts = []
+        """Return the norm of ``self - alpha * other``."""
+        return math.hypot(*self.distances(other, alpha=alpha))
+
+    def distances(self, other: Vector, *, alpha: float = 1.0) -> list[float]:
+        """Return the norm of each tensor of ``self - alpha * other``, in blocks to save memory."""
+        found = []
         for t, u in zip(self.tensors, other.tensors, strict=True):
             blocks = zip(
                 torch.split(t.reshape(-1), BLOCK), torch.split(u.reshape(-1), BLOCK), strict=True
             )
-            parts += [Vector([torch.sub(a, b, alpha=alpha)]).norm() for a, b in blocks]
-        return math.hypot(*parts)
+            parts = (Vector([torch.sub(a, b, alpha=alpha)]).norm() for a, b in blocks)
+            found.append(math.hypot(*parts))
+        return found
 
     def clone(self) -> Vector:
         """Return a copy that shares no memory."""
@@ -114,13 +125,30 @@ class Vector:
         """Return zeros in this vector's shapes, types and memory layout."""
         return Vector(torch.zeros_like(t) for t in self.tensors)
 
+    def zeros(self, name: str) -> Vector:
+        """Return zeros in the shapes of the vector of this name, in this vector's types."""
+        shapes = [shape_in(name, t.shape) for t in self.tensors]
+        return Vector(
+            torch.zeros_like(t) if shape == list(t.shape) else t.new_zeros(shape)
+            for t, shape in zip(self.tensors, shapes, strict=True)
+        )
+
+    def counter(self) -> Vector:
+        """Return a zero for each tensor, in a type that counts steps without error."""
+        kinds = [torch.promote_types(t.dtype, torch.float32) for t in self.tensors]
+        return Vector(
+            torch.zeros(shape_in(EACH, t.shape), dtype=kind, device=t.device)
+            for t, kind in zip(self.tensors, kinds, strict=True)
+        )
+
     def full_like(self, value: float) -> Vector:
         """Return the constant ``value`` in this vector's shapes, types and memory layout."""
         return Vector(torch.full_like(t, value) for t in self.tensors)
 
     def take(self, positions: Sequence[int]) -> Vector:
         """Return the tensors at ``positions`` as a vector that shares memory."""
-        return Vector(self.tensors[i] for i in positions)
+        names = [self.names[i] for i in positions] if self.names else ()
+        return Vector((self.tensors[i] for i in positions), names)
 
     def numel(self) -> int:
         """Return the number of elements over all tensors."""
@@ -150,7 +178,7 @@ def _operand(value: float | Vector) -> float | list[Tensor]:
 
 
 def _place(t: Tensor, like: Tensor) -> Tensor:
-    if t.shape != like.shape:  # one number per row has no memory layout to match
+    if t.shape != like.shape:  # few numbers have no memory layout to match
         return t.to(like.device)
     if t.device == like.device and t.stride() == like.stride():
         return t
@@ -160,6 +188,14 @@ def _place(t: Tensor, like: Tensor) -> Tensor:
 ROWS = "_rows"
 """The end of the name of a vector with one number per row of each tensor."""
 
+EACH = "_each"
+"""The end of the name of a vector with one number per tensor."""
+
+
+def is_small(name: str) -> bool:
+    """Return whether the vector of this name has next to no elements."""
+    return name.endswith((ROWS, EACH))
+
 
 def by_rows(shape: Sequence[int]) -> list[int]:
     """Return the shape of one number per row: those of one dimension keep their elements."""
@@ -168,6 +204,8 @@ def by_rows(shape: Sequence[int]) -> list[int]:
 
 def shape_in(name: str, shape: Sequence[int]) -> list[int]:
     """Return the shape that a tensor of the parameters has in the vector of this name."""
+    if name.endswith(EACH):
+        return [1 for _ in shape]
     return by_rows(shape) if name.endswith(ROWS) else list(shape)
 
 

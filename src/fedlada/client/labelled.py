@@ -56,12 +56,12 @@ class ClientData:
         """Check that there are as many labels as inputs."""
         for name in ("inputs", "labels"):
             object.__setattr__(self, name, as_tensor(getattr(self, name), name))
-            require(
-                getattr(self, name).dim() > 0,
-                f"{name} are the single value {getattr(self, name)}; give one row per example. If"
-                " one set holds the examples of all clients, split it:"
-                " fedlada.data.split(inputs, labels, clients=10).",
-            )
+            if getattr(self, name).dim() == 0:  # not require(): to print a large tensor takes long
+                raise FedladaError(
+                    f"{name} are the single value {getattr(self, name)}; give one row per example."
+                    " If one set holds the examples of all clients, split it:"
+                    " fedlada.data.split(inputs, labels, clients=10)."
+                )
         require(
             len(self.inputs) == len(self.labels),
             f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; "

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from ..errors import require
+from .scale import BITS, PERCENT, Scale
 
-__all__ = ["CLASSIFICATION", "OBJECTIVES", "REGRESSION", "Metric", "Objective", "objective_of"]
+__all__ = [
+    *("CLASSIFICATION", "OBJECTIVES", "REGRESSION", "TEXT"),
+    *("Metric", "Objective", "objective_of"),
+]
 
 PADDING = -100  # the label that cross_entropy ignores
 
@@ -19,6 +24,11 @@ PADDING = -100  # the label that cross_entropy ignores
 def quotient(total: Tensor, count: Tensor) -> float:
     """Return ``total / count``."""
     return float(total) / float(count)
+
+
+def bits(entropy: Tensor, count: Tensor) -> float:
+    """Return the mean of an entropy in bits; torch's losses are in units of 1/ln 2 bits."""
+    return quotient(entropy, count) / log(2)
 
 
 @dataclass(frozen=True)
@@ -30,11 +40,13 @@ class Metric:
             in double precision.
         value: maps these totals to the number; by default it divides the first by the second.
         title: its name in tables and figures; by default its name in the objective.
+        scale: its unit and direction, if it is the score; by default a share that rises to 1.
     """
 
     sums: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     value: Callable[..., float] = quotient
     title: str = ""
+    scale: Scale = PERCENT
 
     def __post_init__(self) -> None:
         require(
@@ -53,7 +65,8 @@ class Objective:
         loss: maps the outputs and labels of a batch to the mean loss, which training minimises.
         metrics: the metrics of an evaluation, by name.
         score: the name of the metric by which models are compared. It must be higher for a
-            better model and 1 for a perfect one, since tables show it in percent.
+            better model and 1 for a perfect one, since tables show it in percent, unless the
+            metric has another scale.
     """
 
     name: str
@@ -72,6 +85,11 @@ class Objective:
     def title(self) -> str:
         """The name of the score in tables and figures."""
         return self.title_of(self.score)
+
+    @property
+    def scale(self) -> Scale:
+        """The unit and direction of the score."""
+        return self.metrics[self.score].scale
 
     def title_of(self, metric: str) -> str:
         """Return the name of a metric in tables and figures."""
@@ -138,7 +156,13 @@ REGRESSION = Objective(
     },
     score="r2",
 )
-OBJECTIVES = {"classification": CLASSIFICATION, "regression": REGRESSION}
+TEXT = Objective(
+    name="text",
+    loss=cross_entropy,
+    metrics={"bits": Metric(entropy_sums, bits, title="bits per byte", scale=BITS)},
+    score="bits",
+)
+OBJECTIVES = {"classification": CLASSIFICATION, "regression": REGRESSION, "text": TEXT}
 
 
 def _count(labels: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ class FederatedOptimizer(torch.optim.Optimizer):
     A training loop can use it like any optimizer: schedulers, ``clip_grad_norm_``, autocast,
     gradient accumulation and parameter groups work.  A group may have its own ``lr`` and
     ``weight_decay``; its rate is taken as a multiple of the round's rate.  A scheduler must scale
-    all groups by the same factor.  A missing gradient is treated as zero.
+    all groups by the same factor.  A missing gradient is treated as zero.  An algorithm with a
+    second gradient in each step (SAM) needs ``step(closure)``.
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class FederatedOptimizer(torch.optim.Optimizer):
         local = list(part.chain())[-1]
         assert isinstance(local, LocalRule)
         super().__init__(params, {"lr": lr, "weight_decay": local.weight_decay})
-        self._part = part
+        self._part, self._c, self._parameters = part, c, list(parameters)
         self._variants: dict[tuple[float, float], Part] = {}
         self._rates: list[float] = []
         self._scales = [float(group["lr"]) / lr for group in self.param_groups]
-        self._blocks = self._split(c, list(parameters))
+        self._blocks = self._split(c, self._parameters)
 
     @property
     def steps(self) -> int:
@@ -78,18 +79,41 @@ class FederatedOptimizer(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step of the part."""
+        """Take one step of the part; ``closure`` computes the gradient and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         rate = self._rate()
         with torch.no_grad():
-            for index, parameters, c in self._blocks:
-                g = Vector(_gradient(p) for p in parameters)
-                self._variant(index).step(c, g, rate)
+            g = self._gradient()
+            displacement = self._part.probe(self._c, g)
+            if displacement is not None:
+                g = self._gradient_at(displacement, closure)
+            for index, positions, c in self._blocks:
+                self._variant(index).step(c, g.take(positions), rate)
         self._rates.append(rate)
         return loss
+
+    def _gradient(self) -> Vector:
+        return Vector(map(_gradient, self._parameters))
+
+    def _gradient_at(self, displacement: Vector, closure: Callable[[], float] | None) -> Vector:
+        """Return the gradient at y plus a displacement, and leave y as it is."""
+        require(
+            closure is not None,
+            "this algorithm takes a second gradient in each step, so step() needs a closure: call"
+            " optimizer.step(closure), where closure() zeroes the gradients, computes the loss of"
+            " the batch, calls backward() on it, clips if you clip, and returns the loss",
+        )
+        assert closure is not None
+        y = self._c.y
+        before = y.clone()
+        y.add_(displacement)
+        with torch.enable_grad():
+            closure()
+        y.copy_(before)
+        return self._gradient()
 
     def _rate(self) -> float:
         """Return the round's current rate; all groups must agree on it."""
@@ -117,7 +141,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
 
     def _split(
         self, c: Vectors, federated: list[nn.Parameter]
-    ) -> list[tuple[int, list[nn.Parameter], Vectors]]:
+    ) -> list[tuple[int, list[int], Vectors]]:
         """Return blocks of tensors for one kernel call each: one group, device and dtype."""
         where = {
             id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]
@@ -133,8 +157,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
         for position, p in enumerate(federated):
             blocks.setdefault((where[id(p)], p.device, p.dtype), []).append(position)
         return [
-            (index, [federated[i] for i in positions], c.take(positions))
-            for (index, _, _), positions in blocks.items()
+            (index, positions, c.take(positions)) for (index, _, _), positions in blocks.items()
         ]
 
 

@@ -67,7 +67,8 @@ class LocalRound:
         self.lr = task.lr
         self._began = time.perf_counter()
         self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
-        self._parameters = list(federated_parameters(model).values())
+        federated = federated_parameters(model)
+        self._names, self._parameters = tuple(federated), list(federated.values())
         self._buffers = federated_buffers(model, buffers)
         self._model, self._constants = model, copied(constant_buffers(model, buffers))
         self._optimizer: FederatedOptimizer | None = None
@@ -79,13 +80,16 @@ class LocalRound:
     def _begin(self) -> Vectors:
         received = self._task.vectors
         c = Vectors()
-        c.y = type(received.x)(p.detach() for p in self._parameters)
+        c.y = Vector((p.detach() for p in self._parameters), self._names)
         for name in self._algorithm.down:
             c[name] = getattr(received, name).to(c.y)
-        for name in self._algorithm.client_state:
-            kept = self.client_state.get(name)
-            c[name] = c.y.zeros_like() if kept is None else kept.to(c.y)
         c.y.copy_(c.x)
+        for part in self._algorithm.part.chain():
+            if any(name not in self.client_state for name in part.client_state):
+                part.join(c)
+        for name in self._algorithm.client_state:
+            if name in self.client_state:
+                c[name] = self.client_state[name].to(c.y)
         set_buffers(self._buffers, received, self.client_state, self._policy)
         self._algorithm.part.begin(c)
         return c

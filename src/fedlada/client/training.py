@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ class LocalTraining:
     """Trains for a number of steps or epochs of shuffled mini-batches of a client's tensors.
 
     Randomness comes from torch's global generator, which an engine seeds for each client and
-    round.  Clipping acts on the raw gradient, before the algorithm corrects it.
+    round.  Clipping acts on the raw gradient, before the algorithm corrects it.  The optimizer
+    gets a closure: an algorithm may take a second gradient of the same batch.
     """
 
     steps: int | None = 50
@@ -58,29 +60,43 @@ class LocalTraining:
         total, count = torch.zeros(()), 0
         with explained() as current:
             for chosen in self.batches(len(source)):
-                optimizer.zero_grad()
-                loss = self._loss(model, source, chosen, current)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if self.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
-                optimizer.step()
-                total += loss.detach()
+                batch, losses = self._batch(model, source, chosen, current), list[Tensor]()
+                closure = partial(self._gradient, model, optimizer, batch, current, losses)
+                optimizer.step(closure)  # type: ignore[arg-type]
+                total += losses[0]
                 count += 1
         return {"loss": float(total) / count}
 
-    def _loss(
+    def _batch(
         self, model: nn.Module, source: Source, chosen: Tensor, current: list[Batch]
-    ) -> Tensor:
-        """Return the loss of a batch, and leave the batch for the explanation of an error."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return a batch, and leave it for the explanation of an error."""
         inputs, labels = source.batch(chosen)
         current[:] = [Batch(model, inputs, labels)]
         if self.prepare is not None:
             inputs = self.prepare(inputs, torch.default_generator)
-        inputs, labels = fitted(inputs, model), fitted(whole_labels(labels), model)
+        return fitted(inputs, model), fitted(whole_labels(labels), model)
+
+    def _gradient(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        batch: tuple[Tensor, Tensor],
+        current: list[Batch],
+        losses: list[Tensor],
+    ) -> Tensor:
+        """Compute the gradient of a batch; return its loss and add it to ``losses``."""
+        inputs, labels = batch
+        optimizer.zero_grad()
         current[:] = [Batch(model, inputs, labels)]
         outputs = model(inputs)
         current[:] = [Batch(model, inputs, labels, outputs)]
-        return self.loss_for(labels)(outputs, labels)
+        loss = self.loss_for(labels)(outputs, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
+        losses.append(loss.detach())
+        return loss
 
     def loss_for(self, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function for these labels."""

@@ -24,6 +24,8 @@ class Source:
             options are its keyword-only parameters, each with an annotation and a default.
         statistics: the mean and standard deviation of each channel, if the data are images.
         model: the default model.
+        partition: the default partition; ``natural`` if examples have owners by nature.
+        task: the default task; None follows the labels.
         crop: the default of the largest random shift of images, in pixels.
         too_small_for: the models that need larger images.
     """
@@ -31,5 +33,7 @@ class Source:
     load: Callable[..., Examples]
     statistics: Statistics | None = None
     model: str = "mlp"
+    partition: str = "client-prior"
+    task: str | None = None
     crop: int = 0
     too_small_for: tuple[str, ...] = ()

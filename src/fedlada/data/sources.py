@@ -8,6 +8,7 @@ from ..errors import require
 from .cifar import CIFAR10, CIFAR100
 from .digits import DIGITS
 from .examples import Examples
+from .shakespeare import SHAKESPEARE
 from .source import SPLITS, Source
 
 __all__ = ["NAMES", "SOURCES", "STATISTICS", "load"]
@@ -16,6 +17,7 @@ SOURCES: dict[str, Source] = {
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "digits": DIGITS,
+    "shakespeare": SHAKESPEARE,
 }
 NAMES = tuple(SOURCES)
 STATISTICS = {name: s.statistics for name, s in SOURCES.items() if s.statistics is not None}
@@ -25,11 +27,11 @@ def load(name: str, *, split: str, **options: Any) -> Examples:
     """Load one split of a named data set.
 
     Args:
-        name: ``cifar10``, ``cifar100`` or ``digits``.
+        name: ``cifar10``, ``cifar100``, ``digits`` or ``shakespeare``.
         split: ``train`` or ``test``.
         options: of the data set. CIFAR has ``directory``, which contains ``cifar10/train.parquet``
             and so on. The default is the environment variable FEDLADA_DATA; if that is not set,
-            CIFAR is read from the Hugging Face hub.
+            CIFAR is read from the Hugging Face hub.  :mod:`fedlada.data.shakespeare` has its own.
     """
     require(name in SOURCES, f"There is no data set {name!r}; choose one of {', '.join(NAMES)}.")
     require(split in SPLITS, f"There is no split {split!r}; choose one of {', '.join(SPLITS)}.")

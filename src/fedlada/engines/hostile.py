@@ -107,7 +107,7 @@ class Sight:
     def base(self) -> Vector:
         """The delta of a client without any gradient, from which a guard measures deltas."""
         lr_sum = statistics.median(reply.lr_sum for reply in self.honest)
-        coasting = self.algorithm.part.coasting(self.task.vectors, lr_sum)
+        coasting = self.algorithm.part.coasting(self.task.vectors, self.algorithm.span(lr_sum))
         return self.task.vectors.x.zeros_like() if coasting is None else coasting
 
     @cached_property

@@ -109,6 +109,13 @@ def _config(file: Path, changes: list[str]) -> Experiment:
             f"engine.workers is {config.engine.workers}; each attack is one process: add"
             " engine.workers=1, and choose with --jobs how many run at a time."
         )
+    objective = config.objective()
+    if objective.scale.unit != "%":
+        raise ExperimentError(
+            f"data.task is {config.data.task!r}, which is judged by {objective.title}; what attacks"
+            " cost is counted in points of a score in percent: give a file with such a task, such"
+            " as classification."
+        )
     return config
 
 

@@ -18,12 +18,13 @@ from ..errors import ExperimentError, FedladaError
 from ..server.lock import DirectoryLock
 from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
 from .config.cells import cells
-from .config.reading import check_targets, read
+from .config.reading import read
 from .cost_command import EXAMPLE as COST_EXAMPLE, cost
 from .run.directory import RunDirectory, runs_in
 from .run.progress import Display
 from .run.rounds import run as rounds_of
 from .run.sweep import at_a_time, finish
+from .tournament_command import EXAMPLE as TOURNAMENT_EXAMPLE, tournament
 
 __all__ = ["app", "run"]
 
@@ -38,6 +39,7 @@ app = typer.Typer(
 console = Console()
 app.command(epilog=ATTACK_EXAMPLE)(attack)
 app.command(epilog=COST_EXAMPLE)(cost)
+app.command(epilog=TOURNAMENT_EXAMPLE)(tournament)
 
 File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
 Changes = Annotated[
@@ -159,8 +161,6 @@ def compare(
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     from .results.comparison import comparison
 
-    check_targets(target)
-
     console.print(comparison(directories, targets=target, rounds=rounds))
 
 
@@ -180,7 +180,6 @@ def report(
     """Write a report with curves, tables and paired comparisons, as HTML and as Markdown."""
     from .report.report import HTML, MARKDOWN, report as write
 
-    check_targets(target)
     where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
     for name in (HTML, MARKDOWN):
         console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
@@ -243,7 +242,8 @@ def _many(found: Sequence[Path], *, jobs: int | None, base: Path) -> None:
     number, crowded = at_a_time(left, jobs)
     if crowded:
         console.print(crowded, highlight=False, soft_wrap=True)
-    with _alone(base), _resumable(base), Display(console, found) as display:
+    alone = DirectoryLock(base, name="sweep.lock").held()
+    with alone, _resumable(base), Display(console, found) as display:
         standing = finish(left, jobs=number, watch=display.watch)
     if standing.failed:
         for directory in standing.failed:
@@ -268,17 +268,6 @@ def _next(directory: Path) -> None:
         soft_wrap=True,
         markup=False,
     )
-
-
-@contextmanager
-def _alone(base: Path) -> Iterator[None]:
-    """Keep a second sweep out of the directory while this one runs."""
-    lock = DirectoryLock(base, name="sweep.lock")
-    lock.take(hand_over=False)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

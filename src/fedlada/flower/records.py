@@ -75,7 +75,7 @@ class Assignment:
 
 def pack(parcel: Parcel) -> ArrayRecord:
     """Return each vector as one array of bytes."""
-    return ArrayRecord({name: packed(parcel.payload(name)) for name in parcel.vectors})
+    return ArrayRecord({name: packed(parcel.payload(name)) for name in parcel.given})
 
 
 def unpack(

@@ -9,15 +9,29 @@ from collections.abc import Callable
 
 from torch import nn
 
-from . import lenet, mlp, resnet
+from . import decoder, lenet, mlp, resnet, vit
+from .decoder import Decoder
 from .lenet import ACTIVATIONS, SMU, LeNet
 from .resnet import STEMS, ResNet18
 from .shapes import Shaped
+from .vit import ViT
 
-__all__ = ["ACTIVATIONS", "MODELS", "SMU", "STEMS", "LeNet", "ResNet18", "Shaped"]
+__all__ = [
+    "ACTIVATIONS",
+    "MODELS",
+    "SMU",
+    "STEMS",
+    "Decoder",
+    "LeNet",
+    "ResNet18",
+    "Shaped",
+    "ViT",
+]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet": lenet.make,
     "resnet18": resnet.make,
     "mlp": mlp.make,
+    "decoder": decoder.make,
+    "vit": vit.make,
 }

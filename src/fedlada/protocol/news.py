@@ -25,4 +25,4 @@ def news(
 ) -> Vector:
     """Return what a client sends of its delta, given the ``down`` vectors that it decoded."""
     base = coasted(algorithm, codecs, down)
-    return delta if base is None else delta.add(base, alpha=-lr_sum)
+    return delta if base is None else delta.add(base, alpha=-algorithm.span(lr_sum))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -24,39 +25,47 @@ __all__ = ["Parcel", "receive", "send"]
 class Parcel:
     """Vectors encoded for sending."""
 
-    vectors: Vectors
-    """The vectors as the receiver sees them."""
+    given: Vectors
+    """The vectors as they are on this side."""
     codecs: Codecs
     way: Way
     coded: Mapping[str, Tensor]
     """The bytes of the vectors whose codec is not exact."""
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """The vectors as the receiver sees them; decoded where that is asked for."""
+        return Vectors((name, self._seen(name, vector)) for name, vector in self.given.items())
+
+    def _seen(self, name: str, vector: Vector) -> Vector:
+        if name not in self.coded:
+            return vector
+        codec = self.codecs.of(self.way, name)
+        return codec.decode(self.coded[name], _layout(vector)).to(vector)
 
     @property
     def nbytes(self) -> int:
         """Number of bytes that the vectors take when sent."""
         return sum(
             self.coded[name].numel() if name in self.coded else vector.nbytes()
-            for name, vector in self.vectors.items()
+            for name, vector in self.given.items()
         )
 
     def payload(self, name: str) -> Tensor:
         """Return the bytes of one vector."""
         if name in self.coded:
             return self.coded[name]
-        return self.codecs.of(self.way, name).encode(self.vectors[name], seed=0)
+        return self.codecs.of(self.way, name).encode(self.given[name], seed=0)
 
 
 def send(vectors: Vectors, codecs: Codecs, way: Way, *, seed: int) -> Parcel:
-    """Encode vectors whose codec is not exact, and decode them as the receiver will."""
-    seen, coded = Vectors(), dict[str, Tensor]()
-    for name, vector in vectors.items():
-        codec = codecs.of(way, name)
-        if codec.exact:
-            seen[name] = vector
-        else:
-            coded[name] = codec.encode(vector, seed=seed_of(seed, name))
-            seen[name] = codec.decode(coded[name], _layout(vector)).to(vector)
-    return Parcel(seen, codecs, way, coded)
+    """Encode vectors whose codec is not exact."""
+    coded = {
+        name: codecs.of(way, name).encode(vector, seed=seed_of(seed, name))
+        for name, vector in vectors.items()
+        if not codecs.of(way, name).exact
+    }
+    return Parcel(vectors, codecs, way, coded)
 
 
 def receive(name: str, payload: Tensor, layout: Layout, codecs: Codecs, way: Way) -> Vector:

@@ -56,7 +56,10 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
     """Return an empty tally of a cohort, with the plan's guard and what it remembers."""
     lacking = coasted(plan.algorithm, plan.codec, state.vectors)
     if plan.guard is None:
-        return Tally(plan.aggregator(), cohort, Open(plan.weighting, lacking))
+        unit_delta = plan.algorithm.unit_delta
+        return Tally(
+            plan.aggregator(), cohort, Open(plan.weighting, lacking, unit_delta=unit_delta)
+        )
     admission = Admission(
         plan.guard,
         plan.algorithm,

@@ -6,6 +6,8 @@ when a notebook cell is run again; the earlier run can then no longer save.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakValueDictionary
@@ -69,6 +71,15 @@ class DirectoryLock:
             self._lock.release(force=True)
             self._lock = None
             self._mine.pop(self._file, None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the directory, and refuse every other run, while the ``with`` block runs."""
+        self.take(hand_over=False)
+        try:
+            yield
+        finally:
+            self.release()
 
     def _in_use(self) -> DirectoryInUse:
         return DirectoryInUse(

@@ -18,7 +18,7 @@ from .collect import Collector, collect
 from .plan import Plan
 from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
-from .tally import Tally
+from .tally import NORM, Tally
 
 __all__ = ["NothingApplied", "advance", "check_applied", "federate", "next_task", "report"]
 
@@ -119,7 +119,8 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     distances: Distances = None, None
     if applied:
         s, scalars, mean = state.vectors, tally.total.scalars(), tally.total.vectors()
-        x = s.x
+        x, algorithm = s.x, plan.algorithm
+        scale = scalars["lr_sum"] if algorithm.unit_delta else 1.0
         if BUFFERS in mean:
             s.buffers = mean.pop(BUFFERS)
         r = Round(
@@ -128,9 +129,10 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             accepted=len(tally.accepted),
             clients=engine.clients,
             updates=state.updates,
+            delta_square=scalars[NORM] * scale * scale,
         )
-        plan.algorithm.serve(s, mean, r)
-        if tally.total.is_mean:
+        algorithm.serve(s, mean, r)
+        if tally.total.is_mean and not algorithm.unit_delta:
             distances = tally.distances(x - s.x, mean.delta)
         if plan.guard is not None:
             state.history = plan.guard.remember(state.history, tally.seen)

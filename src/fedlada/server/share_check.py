@@ -20,7 +20,7 @@ from .guard import Limit, Measured
 from .mean import Mean
 from .plain import Tensors
 from .plan import Plan
-from .tally import LONGEST, Tally
+from .tally import LONGEST, NORM, Tally
 
 __all__ = ["check_share"]
 
@@ -98,7 +98,9 @@ def _check_scalars(tally: Tally, plan: Plan) -> None:
     """The weights and counts of limited replies are within the limits, and so are their means."""
     means, count = tally.total.scalars(), len(tally.accepted)
     limits = tally.admission.limits or {}
-    if means.keys() != {"steps", "lr_sum"} or not all(0 < v < math.inf for v in means.values()):
+    if means.keys() != {"steps", "lr_sum", NORM}:
+        raise MalformedReply("impossible counts in a tally")
+    if not all(0 < means[name] < math.inf for name in ("steps", "lr_sum")):
         raise MalformedReply("impossible counts in a tally")
     if not _within(means["lr_sum"], limits, "lr_sum") or not _below(means["steps"], limits):
         raise MalformedReply("counts beyond their limits")
@@ -109,7 +111,8 @@ def _check_scalars(tally: Tally, plan: Plan) -> None:
         raise MalformedReply("wrong weights of a tally")
     if not _within(float(weight / count), limits, "examples"):
         raise MalformedReply("wrong weights of a tally")
-    beyond = tally.admission.impossible(tally.total.vectors(), means["lr_sum"], count)
+    mean = tally.total.vectors()
+    beyond = tally.admission.impossible(mean, means["lr_sum"], count, means[NORM])
     if beyond is not None:
         raise MalformedReply(f"{beyond} beyond its limit")
 
@@ -130,7 +133,7 @@ def _below(steps: float, limits: Mapping[str, Limit]) -> bool:
 def _check_metrics(tally: Tally) -> None:
     names = {f"{kind}:{name}" for name in tally.reported for kind in ("metric", "square")}
     found = tally.observed.scalars()
-    if found.keys() != names | {"norm²"} or not all(map(well_named, tally.reported)):
+    if found.keys() != names or not all(map(well_named, tally.reported)):
         raise MalformedReply("wrong metrics of a tally")
     if max(tally.reported.values(), default=0) > len(tally.accepted):
         raise MalformedReply("wrong metrics of a tally")

@@ -19,7 +19,10 @@ from ..protocol.messages import Failure, Rejection, Reply, well_named
 from .guard import Admission, Measured, Open
 from .mean import Mean
 
-__all__ = ["Aggregator", "Tally"]
+__all__ = ["NORM", "Aggregator", "Tally"]
+
+NORM = "norm²"
+"""The scalar of a reply that is the square of its delta's norm."""
 
 LONGEST = 1e9
 """Seconds of training that a client can claim at most, about 30 years: sums stay finite."""
@@ -77,7 +80,7 @@ class Tally:
         self.usable: dict[int, Measured | None] = {}
         """Until the limits of the first round are set: each client's reply that may set them."""
         self.observed = Mean()
-        """The means of what is on record only: metrics, their squares and the deltas' norms²."""
+        """The means of what is on record only: metrics and their squares."""
         self.reported = Counter[str]()
         """The number of accepted replies with each metric, by the metric's name."""
 
@@ -167,7 +170,7 @@ class Tally:
 
     def distances(self, moved: Vector, mean: Vector) -> tuple[float, float]:
         """Return drift and consistency, if the server moved by ``moved`` after a plain mean."""
-        squares = self.observed.scalars()["norm²"]
+        squares = self.total.scalars()[NORM]
         drift = squares - _square(mean.norm())
         # y_i - x' = moved - delta_i, and the mean of delta_i is known.
         consistency = squares - 2 * moved.dot(mean) + _square(moved.norm())
@@ -213,10 +216,10 @@ class Tally:
 
     def _fold(self, reply: Reply, weight: float) -> None:
         scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
+        scalars[NORM] = _square(reply.vectors.delta.norm())
         self.total.fold(reply.vectors, weight=weight, scalars=scalars)
         observed = {f"metric:{name}": value for name, value in reply.metrics.items()}
         observed |= {f"square:{name}": value * value for name, value in reply.metrics.items()}
-        observed["norm²"] = _square(reply.vectors.delta.norm())
         self.observed.fold(Vectors(), weight=weight, scalars=observed)
         self.bytes_up += reply.nbytes
         self.reported.update(reply.metrics.keys())

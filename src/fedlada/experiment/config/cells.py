@@ -31,7 +31,7 @@ from .experiment import Experiment
 from .keys import flatten
 from .reading import experiment, parse, table
 
-__all__ = ["cells"]
+__all__ = ["cells", "combined"]
 
 _SEEDS = ("data.seed", "federation.seed")
 MOST = 10_000
@@ -65,15 +65,7 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
     for axes in grids:
         if swept := sorted(axes.keys() & changes.keys()):
             raise ExperimentError(f"{swept[0]} is set by the sweep; change it in {path}.")
-        for chosen in _combinations(axes, path):
-            flat = flatten(tree) | chosen | changes
-            config = experiment(flat, source=str(path), beside=path.parent)
-            name = _name(config, chosen)
-            if len(name) > LONGEST:
-                raise ExperimentError(
-                    f"{path}: the name of a run, {name[:40]}..., has {len(name)} characters, and"
-                    f" at most {LONGEST} are allowed; give it a label, or sweep fewer keys."
-                )
+        for name, config in combined(flatten(tree) | changes, axes, path):
             if name in found:
                 raise ExperimentError(
                     f"{path}: two runs of the sweep are called {name}; give one of them a label."
@@ -81,6 +73,31 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
             found[name] = config
     order = sorted(found, key=lambda name: (found[name].federation.seed, found[name].data.seed))
     return {name: found[name] for name in order}
+
+
+def combined(
+    flat: Mapping[str, object],
+    axes: Mapping[str, object],
+    path: Path,
+    *,
+    beside: Path | None = None,
+) -> Iterator[tuple[str, Experiment]]:
+    """Yield the experiments of all combinations of the axes, with readable names.
+
+    ``path`` is the file that the axes come from; modules are looked for ``beside``, by default
+    in the directory of that file.
+    """
+    for chosen in _combinations(axes, path):
+        config = experiment(
+            {**flat, **chosen}, source=str(path), beside=path.parent if beside is None else beside
+        )
+        name = _name(config, chosen)
+        if len(name) > LONGEST:
+            raise ExperimentError(
+                f"{path}: the name of a run, {name[:40]}..., has {len(name)} characters, and"
+                f" at most {LONGEST} are allowed; give it a label, or sweep fewer keys."
+            )
+        yield name, config
 
 
 def _size(axes: Mapping[str, object]) -> int:

@@ -106,6 +106,9 @@ class Experiment(Section):
             )
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
+        if not foreign(self.data.task, info):
+            for target in self.evaluate.targets:
+                self.objective().scale.check_target(target, "evaluate.targets")
         if not foreign(self.algorithm, info):
             self._settings_have_their_type()
             self.plan()

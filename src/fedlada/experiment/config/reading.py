@@ -18,7 +18,7 @@ from .named import maker, source
 from .options import UNKNOWN, option_names
 from .outside import LOOKING, MODULES, located
 
-__all__ = ["check_targets", "dump", "experiment", "parse", "read", "table"]
+__all__ = ["dump", "experiment", "parse", "read", "table"]
 
 
 def read(path: Path, overrides: Iterable[str] = (), *, looking: bool = False) -> Experiment:
@@ -110,16 +110,6 @@ def _sentence(error: ValidationError, flat: Mapping[str, object], looking: bool)
         return f"{key} is {first['input']!r}; it must be a number, a word or numbers"
     wanted = first["msg"].replace("Input should be", "it must be")
     return f"{key} is {first['input']!r}; {wanted}"
-
-
-def check_targets(targets: Iterable[float] | None) -> None:
-    """Check the scores to reach, which are shares: tables show them in percent."""
-    for target in targets or ():
-        if not 0 < target <= 1:
-            percent = f", as {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
-            raise ExperimentError(
-                f"--target is {target:g}; it must be a score above 0 and at most 1{percent}."
-            )
 
 
 def dump(config: Experiment) -> str:

@@ -33,6 +33,7 @@ class Data(Section):
     partition: Literal["iid", "client-prior", "client-prior-wrapped", "class-prior", "natural"] = (
         "client-prior"
     )
+    """By default the data set's own: ``natural`` for texts, ``client-prior`` for images."""
     clients: Count | None = None
     """100 by default; None for ``natural``, where the data determine it: one per owner."""
     concentration: Annotated[float, Field(gt=0)] = 0.6
@@ -43,7 +44,8 @@ class Data(Section):
     validation: Share = 0.1
     """The share of the training set to hold out, if evaluate.split is ``validation``."""
     task: str | None = None
-    """``classification``, ``regression`` or ``package.module:NAME``; None follows the labels."""
+    """``classification``, ``regression``, ``text`` or ``package.module:NAME``; by default that of
+    the data set, and None follows the labels."""
     options: dict[str, object] = Field(default_factory=dict)
     """The options of the data set."""
 
@@ -57,15 +59,18 @@ class Data(Section):
             return given
         if isinstance(task, str) and not foreign(task, info):
             objective_named(task)
+        known = None if foreign(name, info) else source(name)
+        if known is not None:
+            given = {"partition": known.partition, "task": known.task, "options": {}, **given}
         natural = given.get("partition") == "natural"
         if natural and given.get("clients") is not None:
             raise ValueError(
                 f"data.clients is {given['clients']}, but data.partition is 'natural', which has"
                 " one client for each owner in the data; leave data.clients out"
             )
-        if foreign(name, info):
+        if known is None:
             return given
-        options = checked(source(name).load, given.get("options", {}), table="data.options")
+        options = checked(known.load, given["options"], table="data.options")
         return ({} if natural else {"clients": CLIENTS}) | given | {"options": options}
 
     @property
@@ -158,7 +163,7 @@ class Evaluate(Section):
     every: Count = 1
     train_sample: Annotated[int, Field(ge=0)] = 0
     """The number of training examples to evaluate on as well."""
-    targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()
+    targets: Annotated[tuple[float, ...], Field(strict=False)] = ()
     """Scores, such as accuracies; comparisons show when each run reached them."""
 
 

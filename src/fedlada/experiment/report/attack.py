@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 
-import fedlada
-
 from ...engines.attacks import ATTACKS
 from ...errors import MissingExtra
 from ..config.experiment import Experiment
@@ -17,9 +15,7 @@ from ..run.attack import BASELINES
 from .blocks import Block, Code, Figure, Points, Section, Table, Text
 from .figures import NARROW, WIDTH
 from .heat_map import heat_map, lost
-from .html import html
-from .markdown import FIGURES, markdown
-from .style import alone
+from .pages import write_pages
 
 __all__ = ["attack_report"]
 
@@ -40,18 +36,8 @@ def attack_report(
 ) -> list[Path]:
     """Write report.html, attacks.md and the figure, and return what was written."""
     title, lead = f"Attacks on {config.name}", _lead(found, config, last)
-    sections = [s for s in _sections(found, skipped) if s.blocks]
-    end = f"Made by fedlada {fedlada.__version__}."
-    written = [out / "report.html", out / "attacks.md"]
-    written[0].write_text(html(title, lead, sections, positions={}, end=end))
-    written[1].write_text(markdown(title, lead, sections, end=end))
-    figures = [figure for section in sections for figure in section.figures()]
-    if figures:
-        (out / FIGURES).mkdir(exist_ok=True)
-    for figure in figures:
-        written.append(out / FIGURES / f"{figure.name}.svg")
-        written[-1].write_text(alone(figure.svg))
-    return written
+    sections = _sections(found, skipped)
+    return write_pages(out, title, lead, sections, positions={}, text="attacks.md")
 
 
 def _sections(found: Sequence[Damage], skipped: Mapping[str, str]) -> list[Section]:

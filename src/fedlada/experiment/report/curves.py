@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...client.scale import Scale
 from ..results.comparison import capital
 from ..run.directory import CLIENTS
 from .blocks import Block, Figure, Text, Views
 from .figures import NARROW, Panel, curves
-from .runs import Runs, percent
+from .runs import Runs
 from .series import Series, recorded, series, thinned
 from .window import Window, window
 
@@ -35,19 +36,19 @@ def scores(runs: Runs) -> list[Block]:
     """Return the score against rounds, bytes and time: one figure, of which to choose the axis."""
     if not recorded(runs, "score"):
         return []
-    sent, took = runs.bytes_unit, runs.time_unit
+    sent, took, factor = runs.bytes_unit, runs.time_unit, runs.scale.factor
     against = {
-        "rounds": ("rounds", series(runs, "score", scale=100)),
+        "rounds": ("rounds", series(runs, "score", scale=factor)),
         "bytes": (
             f"{sent.name} sent, both ways, all clients",
-            series(runs, "score", against="total_bytes", x=sent, scale=100),
+            series(runs, "score", against="total_bytes", x=sent, scale=factor),
         ),
         "time": (
             f"{took.name} of training",
-            series(runs, "score", against="total_seconds", x=took, scale=100),
+            series(runs, "score", against="total_seconds", x=took, scale=factor),
         ),
     }
-    drawn = window(against["rounds"][1])
+    drawn = window(against["rounds"][1], runs.scale)
     words = {"rounds": "rounds", "bytes": sent.name, "time": took.name}
     views = {
         words[name]: _score(runs, name, lines, across, drawn)
@@ -57,14 +58,14 @@ def scores(runs: Runs) -> list[Block]:
 
 
 def _score(runs: Runs, name: str, lines: Sequence[Series], across: str, drawn: Window) -> Figure:
-    title = f"{capital(runs.measure)} on the {runs.split} split, %"
-    alt = f"{title}, against {across}. At the end: {_ends(lines)}."
+    title = f"{capital(runs.measure)} on the {runs.split} split{runs.heading}"
+    alt = f"{title}, against {across}. At the end: {_ends(lines, runs.scale)}."
     axis = f"{across}, logarithmic" if drawn.ratios else across
     whole = Panel(
         title=title + drawn.title,
         across=axis,
         series=lines,
-        levels=[(100 * target, percent(target)) for target in runs.targets],
+        levels=[(runs.scale.factor * target, runs.scale.text(target)) for target in runs.targets],
         whole=name == "rounds",
         errors=drawn.errors,
         ratios=drawn.ratios,
@@ -76,7 +77,7 @@ def _score(runs: Runs, name: str, lines: Sequence[Series], across: str, drawn: W
         " they are simulated, at the mean over runs of the same round; evaluation is not included.",
     }
     caption = " ".join(filter(None, (drawn.caption(runs.measure), extra.get(name))))
-    said = f"{runs.measure}, %{drawn.title}"
+    said = f"{runs.measure}{runs.heading}{drawn.title}"
     panels, height = (_split(runs, whole, said), 2.7) if runs.crowded else ([whole], 3.8)
     return _figure(f"{runs.objective.score}-{name}", panels, alt, caption, runs, height=height)
 
@@ -146,7 +147,8 @@ def _losses(runs: Runs) -> Titles:
         for name in names
     }
     where = f"on training {runs.things}"
-    titles[f"train_{objective.score}"] = (f"{capital(objective.title)} {where}, %", 100.0)
+    score = f"{capital(objective.title)} {where}{runs.heading}"
+    titles[f"train_{objective.score}"] = (score, objective.scale.factor)
     for name in names:
         titles[f"train_{name}"] = (f"{capital(objective.title_of(name))} {where}", 1.0)
     return titles | {f"{CLIENTS}loss": ("Clients' loss while training", 1.0)}
@@ -185,6 +187,6 @@ def _bands(runs: Runs, column: str) -> str:
     )
 
 
-def _ends(lines: Sequence[Series]) -> str:
-    order = sorted(lines, key=lambda line: -line.mean[-1])
-    return ", ".join(f"{line.name} {line.mean[-1]:.1f}" for line in order)
+def _ends(lines: Sequence[Series], scale: Scale) -> str:
+    order = sorted(lines, key=lambda line: -scale.sign * line.mean[-1])
+    return ", ".join(f"{line.name} {line.mean[-1]:.{scale.digits - 1}f}" for line in order)

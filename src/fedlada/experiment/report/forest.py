@@ -72,7 +72,8 @@ def _drawing(
             box = (x / width, y / high, (each - GAP) / width, ROW * len(others) / high)
             axes = figure.add_axes(box)
             first = left if column == 0 else 0.0
-            _draw(axes, measure, intervals, places, reference, f"Final {runs.measure}", first)
+            titles = _titles(runs, measure, reference)
+            _draw(axes, measure, intervals, places, titles, first)
             names = others if column == 0 else [""] * len(others)
             axes.set_yticks(range(len(others)), names, ha="left")
             axes.tick_params(axis="y", pad=72 * left)
@@ -85,21 +86,24 @@ def _known(found: Interval | None) -> bool:
     return found is not None and found.low is not None
 
 
+def _titles(runs: Runs, measure: Measure, reference: str) -> tuple[str, str]:
+    """Return the title of a panel, and what its axis shows."""
+    if measure.ratio:
+        return f"Rounds {measure.name}", f"times those of {reference}"
+    return f"Final {runs.measure}", f"{runs.scale.difference} more than {reference}"
+
+
 def _draw(
     axes: Axes,
     measure: Measure,
     found: list[Interval | None],
     positions: list[int],
-    reference: str,
-    difference: str,
+    titles: tuple[str, str],
     left: float,
 ) -> None:
     if measure.ratio:
-        title, across = f"Rounds {measure.name}", f"times those of {reference}"
         axes.set_xscale("log")
-    else:
-        title, across = difference, f"points more than {reference}"
-    plain_axes(axes, title, across, left=left)
+    plain_axes(axes, *titles, left=left)
     axes.spines["bottom"].set_visible(False)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

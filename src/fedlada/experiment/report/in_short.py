@@ -11,17 +11,19 @@ from collections.abc import Iterable, Sequence
 
 from ..results.comparison import spread
 from .blocks import Block, Points, Text
-from .pairs import CONFIDENCE, FINAL, Measure, interval
+from .pairs import CONFIDENCE, Measure, final_of, interval
 from .runs import Runs, Unit, percent
 
-__all__ = ["in_short"]
+__all__ = ["in_short", "listed"]
 
 NAMED = 3  # maximum number of algorithms in a list; the others are counted
 
 
 def in_short(runs: Runs) -> list[Block]:
     """Return what is shown about the final score and about the cost of one target."""
-    points = [_compared(runs, FINAL, f"Final {runs.measure}", "is above", Unit("%", 100), 2)]
+    scale = runs.scale
+    words, unit = "is above" if scale.higher else "is below", Unit(scale.unit, scale.factor)
+    points = [_compared(runs, final_of(runs), f"Final {runs.measure}", words, unit, scale.digits)]
     unreached = [t for t in runs.targets if not _complete(runs, f"rounds_to_{t:g}")]
     if target := _telling(runs):
         titles = {
@@ -31,24 +33,24 @@ def in_short(runs: Runs) -> list[Block]:
         }
         for name, (title, words, unit) in titles.items():
             measure = Measure(title, f"{name}_to_{target:g}", ratio=True)
-            title = f"{title} to {percent(target)}"
+            title = f"{title} to {scale.text(target)}"
             points.append(_compared(runs, measure, title, words, Unit("", unit.factor), 1))
     alone = [v for v in runs.by_score if len(runs.of(v)) == 1]
     if alone and len(runs.variants) > 1:
-        which = "" if alone == runs.by_score else f": {_listed(alone, most=len(alone))}"
+        which = "" if alone == runs.by_score else f": {listed(alone, most=len(alone))}"
         points.append(f"One seed cannot tell who is ahead{which}.")
     if unreached:
-        points.append(f"No algorithm reached {_listed(map(percent, unreached))} in all its runs.")
+        points.append(f"No algorithm reached {listed(map(scale.text, unreached))} in all its runs.")
     told = tuple(filter(None, points))
     note = f"In brackets: {percent(CONFIDENCE)} intervals over runs of the same seed; see How sure."
     return [Points(told), *([Text(note)] if any("[" in point for point in told) else [])]
 
 
 def _telling(runs: Runs) -> float | None:
-    """Return the target that most algorithms reached in all their runs, the highest of these."""
-    counts = [(len(_complete(runs, f"rounds_to_{t:g}")), t) for t in runs.targets]
-    most, target = max(counts, default=(0, 0.0))
-    return target if most else None
+    """Return the target that most algorithms reached in all their runs, the hardest of these."""
+    counts = {t: len(_complete(runs, f"rounds_to_{t:g}")) for t in runs.targets}
+    hardest = max(counts, key=lambda t: (counts[t], runs.scale.sign * t), default=None)
+    return hardest if hardest is not None and counts[hardest] else None
 
 
 def _complete(runs: Runs, column: str) -> dict[str, list[float]]:
@@ -60,7 +62,7 @@ def _complete(runs: Runs, column: str) -> dict[str, list[float]]:
 def _compared(runs: Runs, measure: Measure, title: str, words: str, unit: Unit, digits: int) -> str:
     """Return one sentence about the leader of a measure, or about why there is none."""
     known = _complete(runs, measure.column)
-    better = -1 if measure.ratio else 1  # fewer rounds, a higher score
+    better = -1 if measure.ratio else runs.scale.sign  # fewer rounds, a better score
     order = sorted(known, key=lambda v: -better * sum(known[v]) / len(known[v]))
     values = {v: _value([unit.factor * n for n in known[v]], unit.name, digits) for v in order}
     seeded = [v for v in order if len(known[v]) > 1]
@@ -71,9 +73,9 @@ def _compared(runs: Runs, measure: Measure, title: str, words: str, unit: Unit, 
     if len(seeded) > 1:
         leader, ahead, level = _leader(runs, measure, seeded, better)
         if ahead:
-            parts.append(f"{leader}, {values[leader]}, {words} {_listed(ahead)}")
+            parts.append(f"{leader}, {values[leader]}, {words} {listed(ahead)}")
         if level:
-            parts.append(f"no difference shown between {leader} and {_listed(level)}")
+            parts.append(f"no difference shown between {leader} and {listed(level)}")
         if not parts:
             parts.append("each is behind another")
     return f"{title}: {'; '.join(parts)}." if parts else ""
@@ -100,7 +102,7 @@ def _value(numbers: Sequence[float], unit: str, digits: int) -> str:
     return f"{spread(numbers, digits)} {unit}".strip()
 
 
-def _listed(words: Iterable[str], most: int = NAMED) -> str:
+def listed(words: Iterable[str], most: int = NAMED) -> str:
     """Return ``a, b and c``, or ``a, b, c and 4 more``."""
     all_words = list(words)
     shown = all_words[:most]

@@ -21,7 +21,7 @@ from .blocks import Table, Text
 from .runs import Runs, percent
 
 __all__ = [
-    *("CONFIDENCE", "FINAL", "Interval", "Measure", "interval", "measures_of", "pairs"),
+    *("CONFIDENCE", "Interval", "Measure", "final_of", "interval", "measures_of", "pairs"),
     "reference_of",
 ]
 
@@ -53,14 +53,16 @@ class Measure:
     name: str
     column: str
     ratio: bool
+    digits: int = 2
 
     def text(self, found: Interval | None) -> str:
         """Return the mean and its interval as text, such as ``+1.20 [−0.31, +2.71]``."""
         if found is None:
             return "–"
-        form, sign = ("{:.2f}", "×") if self.ratio else ("{:+.2f}", "")
+        digits = self.digits
+        form, sign = (f"{{:.{digits}f}}", "×") if self.ratio else (f"{{:+.{digits}f}}", "")
         numbers = [n for n in (found.mean, found.low, found.high) if n is not None]
-        mean, *ends = (form.format(round(n, 2) + 0.0) for n in numbers)  # no −0.00
+        mean, *ends = (form.format(round(n, digits) + 0.0) for n in numbers)  # no −0.00
         text = sign + mean + (f" [{', '.join(ends)}]" if ends else "")
         part = "" if found.count == found.seeds else f" ({found.count} of {found.seeds})"
         return (text + part).replace("-", "−")
@@ -73,15 +75,18 @@ class Measure:
         return (found.low > none) - (found.high < none)
 
 
-FINAL = Measure("final", "final", ratio=False)
+def final_of(runs: Runs) -> Measure:
+    """Return the measure of the final score."""
+    return Measure("final", "final", ratio=False, digits=runs.scale.digits)
 
 
 def measures_of(runs: Runs) -> list[Measure]:
     """Return the measures: final and best score, and rounds to each target."""
+    text = runs.scale.text
     return [
-        FINAL,
-        Measure("best", "best", ratio=False),
-        *(Measure(f"to {percent(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
+        final_of(runs),
+        Measure("best", "best", ratio=False, digits=runs.scale.digits),
+        *(Measure(f"to {text(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
     ]
 
 
@@ -106,7 +111,8 @@ def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Inte
     known = [(a, b) for a, m, b, n in both if a is not None and b is not None and m == n]
     if not known:
         return None
-    numbers = _student([math.log(a / b) if measure.ratio else 100 * (a - b) for a, b in known])
+    factor = runs.scale.factor
+    numbers = _student([math.log(a / b) if measure.ratio else factor * (a - b) for a, b in known])
     if measure.ratio:
         numbers = tuple(math.exp(number) for number in numbers)
     mean, low, high = numbers if len(numbers) == 3 else (numbers[0], None, None)
@@ -130,10 +136,9 @@ def pairs(runs: Runs, reference: str) -> list[Text | Table]:
     """Return tables of all other variants against the reference; empty without pairs."""
     scores = [measure for measure in measures_of(runs) if not measure.ratio]
     rounds = [measure for measure in measures_of(runs) if measure.ratio]
+    score, unit = capital(runs.measure), f", {runs.scale.difference}" if runs.heading else ""
     tables = [
-        _table(
-            runs, reference, f"{capital(runs.measure)} minus that of {reference}, points", scores
-        ),
+        _table(runs, reference, f"{score} minus that of {reference}{unit}", scores),
         _table(runs, reference, f"Rounds divided by those of {reference}", rounds),
     ]
     found = [table for table in tables if table.rows and len(table.columns) > 2]

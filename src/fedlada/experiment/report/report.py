@@ -7,27 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import fedlada
-
 from ..config.sections import Data
 from ..results.comparison import capital, unapplied
 from .blocks import Section, Text
 from .curves import measures, scores as score_curves
 from .figures import styled
 from .forest import forest
-from .html import html
 from .in_short import in_short
-from .markdown import FIGURES, markdown
 from .origin import origin, settings
+from .pages import HTML, MARKDOWN, write_pages
 from .pairs import pairs, reference_of
 from .partition import partitions
 from .runs import Runs
-from .style import alone
 from .tables import costs, incidents, scores
 
 __all__ = ["HTML", "MARKDOWN", "report"]
-
-HTML, MARKDOWN = "report.html", "report.md"
 
 
 def report(
@@ -48,15 +42,10 @@ def report(
     words += [word for target in targets or () for word in ("--target", f"{target:g}")]
     words += ["--reference", reference] if reference else []
     words += ["--rounds", str(rounds)] if rounds else []
-    sections = [s for s in _sections(runs, against, shlex.join(words)) if s.blocks]
+    sections = _sections(runs, against, shlex.join(words))
     names = {config.name: None for config in runs.configs.values()}
     title, lead = f"Comparison: {', '.join(names)}", _lead(runs)
-    end = f"Made by fedlada {fedlada.__version__}."
-    (where / FIGURES).mkdir(parents=True, exist_ok=True)
-    (where / HTML).write_text(html(title, lead, sections, positions=runs.positions, end=end))
-    (where / MARKDOWN).write_text(markdown(title, lead, sections, end=end))
-    for figure in (figure for section in sections for figure in section.figures()):
-        (where / FIGURES / f"{figure.name}.svg").write_text(alone(figure.svg))
+    write_pages(where, title, lead, sections, positions=runs.positions)
     return where
 
 

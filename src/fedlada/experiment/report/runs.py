@@ -12,11 +12,12 @@ from typing import NamedTuple
 import polars as pl
 
 from ...client.objective import Objective
-from ...data import SOURCES
+from ...client.scale import Scale
+from ...data import STATISTICS
 from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from ..results.comparison import targets_of
-from ..results.frames import configurations, frame, measured, summary
+from ..results.frames import configurations, frame, judged, measured, summary
 from ..run.directory import RunDirectory
 
 __all__ = ["Runs", "Unit", "percent"]
@@ -43,6 +44,8 @@ class Runs:
     targets: tuple[float, ...]
     limit: int | None = None
     """The last round of the report, so that runs of unequal length can be compared."""
+    places: tuple[str, ...] = ()
+    """Names of variants by position, if several figures are to give each the same line."""
 
     @classmethod
     def read(
@@ -50,13 +53,19 @@ class Runs:
         directories: Sequence[Path],
         targets: Sequence[float] | None,
         limit: int | None = None,
+        *,
+        last: int = 1,
+        places: Sequence[str] = (),
     ) -> Runs:
-        """Read all runs in the directories; by default the targets are those of the runs."""
-        chosen = tuple(sorted(targets_of(directories) if targets is None else set(targets)))
-        rounds = frame(directories, rounds=limit)
-        ends = summary(rounds, chosen)
-        found = cls(configurations(directories), rounds, ends, chosen, limit)
-        measured(rounds)  # raises an error if runs have different scores
+        """Read all runs in the directories; by default the targets are those of the runs.
+
+        The final score of a run is the mean of its ``last`` evaluations.
+        """
+        configs, rounds = configurations(directories), frame(directories, rounds=limit)
+        scale = judged(configs, rounds).scale
+        chosen = tuple(targets_of(directories, scale, targets))
+        ends = summary(rounds, chosen, last=last)
+        found = cls(configs, rounds, ends, chosen, limit, tuple(places))
         found._each_seed_once()
         return found
 
@@ -72,6 +81,8 @@ class Runs:
         It is the position among all variants or, if the report is crowded, among those with the
         same title.
         """
+        if self.places:
+            return {variant: self.places.index(variant) for variant in self.variants}
         if not self.crowded:
             return {variant: place for place, variant in enumerate(self.variants)}
         same = [[v for v in self.variants if self.titles[v] == t] for t in self.titles.values()]
@@ -93,9 +104,10 @@ class Runs:
 
     @cached_property
     def by_score(self) -> list[str]:
-        """The variants, sorted by mean final score, highest first."""
+        """The variants, sorted by mean final score, the best first."""
         finals = {v: self.of(v)["final"].drop_nulls() for v in self.variants}
-        means = {v: sum(f) / len(f) if len(f) else -math.inf for v, f in finals.items()}
+        sign = self.scale.sign
+        means = {v: sign * sum(f) / len(f) if len(f) else -math.inf for v, f in finals.items()}
         return sorted(self.variants, key=lambda variant: -means[variant])
 
     def seed(self, directory: str) -> tuple[int, int]:
@@ -116,13 +128,22 @@ class Runs:
     @cached_property
     def objective(self) -> Objective:
         """The objective of all runs."""
-        run, config = next(iter(self.configs.items()))
-        return RunDirectory(run).objective(config, self.rounds.columns)
+        return judged(self.configs, self.rounds)
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The unit and direction of the score."""
+        return self.objective.scale
+
+    @property
+    def heading(self) -> str:
+        """What follows a title that contains the score's name: its unit, if it needs one."""
+        return self.scale.heading(self.measure)
 
     @cached_property
     def things(self) -> str:
         """The word for the examples of these runs: images or examples."""
-        known = all(config.data.dataset in SOURCES for config in self.configs.values())
+        known = all(config.data.dataset in STATISTICS for config in self.configs.values())
         return "images" if known else "examples"
 
     @cached_property

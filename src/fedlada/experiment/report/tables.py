@@ -7,10 +7,10 @@ from pathlib import Path
 
 import polars as pl
 
-from ..results.comparison import capital, span, spread
+from ..results.comparison import capital, scored, span, spread
 from ..run.directory import RunDirectory
 from .blocks import Table, Text
-from .runs import Runs, Unit, percent
+from .runs import Runs, Unit
 
 __all__ = ["costs", "incidents", "scores"]
 
@@ -32,22 +32,26 @@ def scores(runs: Runs) -> Table:
                 variant,
                 str(len(ends)),
                 span(ends["rounds"]) + _applied(ends),
-                spread([100 * v for v in ends["final"].drop_nulls()], 2),
-                spread([100 * v for v in ends["best"].drop_nulls()], 2),
+                scored(ends["final"], runs.scale),
+                scored(ends["best"], runs.scale),
                 spread([sent.factor * v for v in totals["total_bytes"]], 1),
                 spread([took.factor * v for v in totals["total_seconds"]], 1),
             )
         )
     return Table(
-        caption=f"{capital(runs.measure)} on the {runs.split} split, %",
+        caption=f"{capital(runs.measure)} on the {runs.split} split{runs.heading}",
         columns=("algorithm", "runs", "rounds", "final", "best", sent.name, took.name),
         rows=tuple(rows),
         note="Mean ± standard deviation over runs, which differ in their seeds (no ± where all are"
-        " equal). Best is the highest of all evaluations, so it is optimistic: it was picked on the"
-        " split it is measured on."
+        f" equal). Best is the {_extreme(runs)} of all evaluations, so it is optimistic: it was"
+        " picked on the split it is measured on."
         f" {sent.name} both ways, all clients of all rounds; time of the rounds as they were run,"
         " evaluation not included.",
     )
+
+
+def _extreme(runs: Runs) -> str:
+    return "highest" if runs.scale.higher else "lowest"
 
 
 def _applied(ends: pl.DataFrame) -> str:
@@ -65,14 +69,15 @@ def costs(runs: Runs) -> list[Text | Table]:
         "bytes": (f"{runs.bytes_unit.name} on the wire", runs.bytes_unit),
         "seconds": (runs.time_unit.name.capitalize(), runs.time_unit),
     }
+    side = "above" if runs.scale.higher else "below"
     meaning = (
-        f"Until the first evaluated round at or above the target on the {runs.split} split; mean ±"
+        f"Until the first evaluated round at or {side} the target on the {runs.split} split; mean ±"
         " standard deviation over the runs that reached it. (k of n): only k of n runs did."
     )
     tables = [
         Table(
             caption=title,
-            columns=("algorithm", *map(percent, runs.targets)),
+            columns=("algorithm", *map(runs.scale.text, runs.targets)),
             rows=tuple(
                 (v, *(_reached(runs.of(v)[f"{name}_to_{t:g}"], unit) for t in runs.targets))
                 for v in runs.by_score

@@ -11,15 +11,23 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from .frames import configurations, frame, measured, summary
+from ...client.scale import PERCENT, Scale
+from .frames import configurations, frame, judged, measured, summary
 
-__all__ = ["capital", "comparison", "reached", "span", "spread", "targets_of", "unapplied"]
+__all__ = [
+    *("capital", "comparison", "reached", "scored", "span", "spread", "targets_of", "unapplied"),
+]
 
 
-def targets_of(directories: Sequence[Path]) -> list[float]:
-    """Return the targets in the configurations of the runs."""
+def targets_of(
+    directories: Sequence[Path], scale: Scale = PERCENT, given: Sequence[float] | None = None
+) -> list[float]:
+    """Return the targets given, else those in the configurations of the runs, the hardest last."""
     configs = configurations(directories).values()
-    return sorted({target for config in configs for target in config.evaluate.targets})
+    noted = {target for config in configs for target in config.evaluate.targets}
+    for target in given or ():
+        scale.check_target(target, "--target")
+    return sorted(noted if given is None else set(given), key=lambda target: scale.sign * target)
 
 
 def comparison(
@@ -29,8 +37,9 @@ def comparison(
     rounds: int | None = None,
 ) -> Group:
     """Return one table of scores and one per target; a row is a variant over its seeds."""
-    chosen = targets_of(directories) if targets is None else list(targets)
     data = frame(directories, rounds=rounds)
+    scale = judged(configurations(directories), data).scale
+    chosen = targets_of(directories, scale, targets)
     runs = summary(data, chosen)
     groups = [group for _, group in runs.group_by("variant", maintain_order=True)]
     splits = " and ".join(runs["split"].unique().sort())
@@ -38,17 +47,18 @@ def comparison(
         "algorithm": [str(group["variant"][0]) for group in groups],
         "runs": [str(len(group)) for group in groups],
         "rounds": [span(group["rounds"]) for group in groups],
-        "best": [spread([100 * v for v in group["best"].drop_nulls()], 2) for group in groups],
-        "final": [spread([100 * v for v in group["final"].drop_nulls()], 2) for group in groups],
+        "best": [scored(group["best"], scale) for group in groups],
+        "final": [scored(group["final"], scale) for group in groups],
     }
-    tables = [_table(f"{capital(measured(data))} on {splits}, %", scores)]
+    title = capital(measured(data))
+    tables = [_table(f"{title} on {splits}{scale.heading(title.lower())}", scores)]
     for target in chosen:
         costs = {
             label: [reached(group[f"{name}_to_{target:g}"], scale, 1) for group in groups]
             for label, name, scale in COSTS
         }
         names = {"algorithm": [str(group["variant"][0]) for group in groups]}
-        tables.append(_table(f"First round at {100 * target:.4g} %", names | costs))
+        tables.append(_table(f"First round at {scale.text(target)}", names | costs))
     whole = (pl.col("applied") == pl.col("rounds"), pl.col("failures", "rejected") == 0)
     if len(runs.filter(*whole)) < len(runs):
         tables.append(_dropped(groups))
@@ -114,6 +124,11 @@ def spread(values: Sequence[float], digits: int) -> str:
         return "–"
     mean = f"{sum(values) / len(values):,.{digits}f}"
     return mean if len(set(values)) == 1 else f"{mean} ± {pl.Series(values).std():,.{digits}f}"
+
+
+def scored(values: pl.Series, scale: Scale) -> str:
+    """Return the mean and standard deviation of scores in their unit."""
+    return spread([scale.factor * v for v in values.drop_nulls()], scale.digits)
 
 
 def span(values: pl.Series) -> str:

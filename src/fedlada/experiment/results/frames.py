@@ -11,14 +11,19 @@ from typing import Any
 import polars as pl
 
 from ... import ALGORITHMS, Algorithm, RoundRecord, Simulation
+from ...client.objective import Objective
 from ...errors import ExperimentError
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
 from ..run.directory import CLIENTS, RunDirectory, runs_in
 
-__all__ = ["SEEDS", "configurations", "frame", "frame_of", "measured", "summary", "varied"]
+__all__ = [
+    *("SEEDS", "configurations", "frame", "frame_of", "judged", "measured", "summary", "varied"),
+]
 
 SEEDS = ("federation.seed", "data.seed")
+LOOKED_AT = ("evaluate.train_sample",)
+"""Settings that decide what is measured and change nothing in training."""
 COSTS = {"rounds": "round", "bytes": "total_bytes", "seconds": "total_seconds"}
 COUNTED = ("failures", "rejected", "limited")
 
@@ -85,9 +90,9 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
     ``variant``, which adds the settings in which runs of that title differ (except seeds); every
     dotted key in which configurations differ, and always lr and the seed; the ``split`` of the
     evaluation; the ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its
-    name in tables; the numbers of the record, with metrics under their own names and those that
-    clients report under ``client_`` and that name; and the running totals ``total_bytes`` and
-    ``total_seconds``.
+    name in tables; whether it is better if ``higher``; the numbers of the record, with metrics
+    under their own names and those that clients report under ``client_`` and that name; and the
+    running totals ``total_bytes`` and ``total_seconds``.
     """
     configs = configurations(directories)
     flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
@@ -129,34 +134,38 @@ def _with_totals(lines: Sequence[Flat], *, of: str, rounds: int | None) -> pl.Da
 
 
 def varied(configs: Sequence[Flat]) -> list[str]:
-    """Return the keys in which configurations differ, except seeds and the ``FREE`` keys."""
+    """Return the keys in which configurations differ, except those that name no variant."""
     keys = dict.fromkeys(key for config in configs for key in config)
     return [
         key
         for key in keys
-        if key not in (*FREE, *SEEDS, "algorithm")
+        if key not in (*FREE, *SEEDS, *LOOKED_AT, "algorithm")
         and len({repr(config.get(key)) for config in configs}) > 1
     ]
 
 
-def summary(data: pl.DataFrame, targets: Sequence[float] = ()) -> pl.DataFrame:
+def summary(data: pl.DataFrame, targets: Sequence[float] = (), *, last: int = 1) -> pl.DataFrame:
     """Return one row per run: final and best score, and the cost of each target or null.
+
+    The final score is the mean of the ``last`` evaluations, since single rounds are noisy.
 
     ``applied`` is the number of rounds in which the model changed; failed, rejected and limited
     replies are counted over all rounds.
-    A target is reached at the first evaluated round whose score is not below it. Its cost is the
-    rounds, bytes and seconds (without evaluation) up to and including that round.
+    A target is reached at the first evaluated round whose score is as good. Its cost is the rounds,
+    bytes and seconds (without evaluation) up to and including that round.
     """
-    evaluated = pl.col("score").drop_nulls()
-    about = ["run", "title", "variant", "split", "measure", *(c for c in data.columns if "." in c)]
+    sign = pl.when(pl.col("higher")).then(1.0).otherwise(-1.0)
+    evaluated, ranked = pl.col("score").drop_nulls(), sign * pl.col("score")
+    about = ["run", "title", "variant", "split", "measure", "higher"]
+    about += [column for column in data.columns if "." in column]
     return data.group_by("directory", maintain_order=True).agg(
         *(pl.col(column).first() for column in about),
         pl.col("round").max().alias("rounds"),
         pl.col("applied", *COUNTED).sum(),
-        evaluated.last().alias("final"),
-        evaluated.max().alias("best"),
+        (evaluated.last() if last == 1 else evaluated.tail(last).mean()).alias("final"),
+        (ranked.max() * sign.first()).alias("best"),
         *(
-            pl.col(column).filter(pl.col("score") >= target).first().alias(f"{name}_to_{target:g}")
+            pl.col(column).filter(ranked >= sign * target).first().alias(f"{name}_to_{target:g}")
             for target in targets
             for name, column in COSTS.items()
         ),
@@ -175,6 +184,13 @@ def measured(data: pl.DataFrame) -> str:
     return str(names[0])
 
 
+def judged(configs: Mapping[Path, Experiment], data: pl.DataFrame) -> Objective:
+    """Return the objective of runs that are compared; all that are evaluated must share it."""
+    name = measured(data)
+    found = [RunDirectory(run).objective(config, data.columns) for run, config in configs.items()]
+    return next(objective for objective in found if objective.title == name)
+
+
 def _records(run: Path, config: Experiment) -> list[Flat]:
     """Return the numbers of a run's records; failed, rejected and limited replies are counted."""
     records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
@@ -183,6 +199,7 @@ def _records(run: Path, config: Experiment) -> list[Flat]:
     for record in records:
         score = record.get(f"{config.evaluate.split}_{objective.score}")
         record |= {objective.score: score, "score": score, "measure": objective.title}
+        record["higher"] = objective.scale.higher
     return records
 
 

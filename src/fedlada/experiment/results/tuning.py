@@ -19,7 +19,7 @@ from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..run.directory import RunDirectory
-from .frames import configurations, frame, measured, varied
+from .frames import configurations, frame, judged, measured, summary, varied
 
 __all__ = ["LAST", "choose"]
 
@@ -31,17 +31,16 @@ def choose(directory: Path) -> Table:
     configs = configurations([directory])
     _check(configs)
     data = frame([directory])
+    scale = judged(configs, data).scale
     scores = (
-        data.drop_nulls("score")
-        .group_by("directory", "title", "variant", maintain_order=True)
-        .agg(pl.col("score").tail(LAST).mean())
+        summary(data, last=LAST)
         .group_by("title", "variant", maintain_order=True)
-        .agg(pl.col("score").mean(), pl.col("directory").first())
-        .sort("score", descending=True, maintain_order=True, nulls_last=True)
+        .agg(pl.col("final").mean().alias("score"), pl.col("directory").first())
+        .sort("score", descending=scale.higher, maintain_order=True, nulls_last=True)
     )
     table = Table(
         "algorithm",
-        f"validation {measured(data)} %",
+        f"validation {measured(data)}{scale.heading(measured(data)).replace(',', '')}",
         "",
         title=f"Mean of the last {LAST} evaluations",
     )
@@ -53,7 +52,7 @@ def choose(directory: Path) -> Table:
         for row, config in zip(group.rows(named=True), tried, strict=True):
             chosen = "best" if config is tried[0] else ""
             edges = _edges(config, tried, keys) if chosen else ""
-            score = "diverged" if row["score"] is None else f"{100 * row['score']:.2f}"
+            score = "diverged" if row["score"] is None else scale.number(row["score"])
             table.add_row(row["variant"], score, chosen + edges)
     (directory / "best.toml").write_text("\n".join(blocks))
     return table

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,15 +123,9 @@ class AttackDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         write(self.config_file, dump(config).encode())
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Hold the directory, so that no other command writes to it at the same time."""
-        lock = DirectoryLock(self.path)
-        lock.take(hand_over=False)
-        try:
-            yield
-        finally:
-            lock.release()
+        return DirectoryLock(self.path).held()
 
     def lines(self) -> dict[Cell, Line]:
         """Return the lines of the finished cells; an incomplete last line is left out."""

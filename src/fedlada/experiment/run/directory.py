@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from ... import Checkpoints
 from ...atomic import write
 from ...client.objective import CLASSIFICATION, Metric, Objective
+from ...client.scale import Scale
 from ...errors import ExperimentError
 from ...server.upgrade import upgraded_record
 from ..config.experiment import FREE, Experiment
@@ -70,6 +71,7 @@ class RunDirectory:
         """Write down how the run is judged, for readers that do not import its modules."""
         titles = {name: objective.title_of(name) for name in objective.metrics}
         told = {"name": objective.name, "score": objective.score, "metrics": titles}
+        told["scale"] = asdict(objective.scale)
         write(self.path / OBJECTIVE, json.dumps(told).encode())
 
     def objective(self, config: Experiment, recorded: Container[str]) -> Objective:
@@ -80,7 +82,11 @@ class RunDirectory:
         if not file.exists():
             return CLASSIFICATION  # nothing is recorded yet
         told = json.loads(file.read_text())
-        metrics = {name: Metric(_unknown, title=title) for name, title in told["metrics"].items()}
+        scale = Scale(**told.get("scale", {}))  # 0.2.0 knew percent alone
+        metrics = {
+            name: Metric(_unknown, title=title, scale=scale)
+            for name, title in told["metrics"].items()
+        }
         return Objective(name=told["name"], loss=_unknown, metrics=metrics, score=told["score"])
 
     def checkpoints(self, *, wait: float = 0.0) -> Checkpoints:

@@ -141,4 +141,4 @@ def score(run: Path, config: Experiment, line: Mapping[str, object]) -> str:
         return ""
     objective, split = RunDirectory(run).objective(config, metrics), config.evaluate.split
     value = metrics.get(f"{split}_{objective.score}")
-    return "" if value is None else f"{split} {objective.title} {value:.1%}"
+    return "" if value is None else f"{split} {objective.title} {objective.scale.brief(value)}"

@@ -37,21 +37,31 @@ def opened(payload: Tensor, numbers: int, rows: int, bits: int) -> tuple[Tensor,
 
 def pack(codes: Tensor, bits: int, parts: list[Tensor]) -> None:
     """Write rows of codes below ``2**bits`` into their parts."""
+    done = 0
     for width, part in zip(_widths(bits), parts, strict=True):
-        pieces = (codes & (2**width - 1)).chunk(8 // width, dim=1)
-        part.copy_(pieces[0])
-        for i, piece in enumerate(pieces[1:], 1):
-            part |= piece << (i * width)
-        codes = codes >> width if width < bits else codes
+        first, *others = (codes >> done if done else codes).chunk(8 // width, dim=1)
+        part.copy_(first & (2**width - 1) if width < 8 else first)
+        for i, piece in enumerate(others, 1):
+            # The shift drops what is above the last piece.
+            part |= (piece if i == len(others) else piece & (2**width - 1)) << (i * width)
+        done += width
 
 
 def unpack(parts: list[Tensor], bits: int) -> Tensor:
-    """Return the rows of codes that were packed into these parts."""
-    codes, shift = torch.zeros(len(parts[0]), BLOCK, dtype=torch.uint8), 0
+    """Return the rows of codes that were packed into these parts; it may be a part itself."""
+    if bits == 8:
+        return parts[0]
+    codes, done = torch.empty(len(parts[0]), BLOCK, dtype=torch.uint8), 0
     for width, part in zip(_widths(bits), parts, strict=True):
-        for i, piece in enumerate(codes.chunk(8 // width, dim=1)):
-            piece |= ((part >> (i * width)) & (2**width - 1)) << shift
-        shift += width
+        for i, place in enumerate(codes.chunk(8 // width, dim=1)):
+            # The shift drops what is below the last piece's bits, and all above them is 0.
+            piece = part >> (i * width) if i else part
+            piece = piece & (2**width - 1) if (i + 1) * width < 8 else piece
+            if done:
+                place |= piece << done
+            else:
+                place.copy_(piece)
+        done += width
     return codes
 
 

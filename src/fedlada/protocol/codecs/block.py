@@ -10,9 +10,15 @@ and read as q s / n, whose expectation is z; its error is below s / n.  Averagin
 makes such errors small, which it does not for a biased code.  u has 12 bits and is never 0, so
 that a number which was decoded once is coded as itself, whatever its rounding errors; the bias that
 this leaves is at most 2^-13 of s / n.
+
+Rows of numbers are coded a chunk at a time.  A place of chunk k has u = a + k b, modulo 1, with a
+and b drawn for that place: every u is uniform and any two are as good as independent, which is all
+that the mean and the variance of a sum depend on, and far cheaper than to draw each.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,16 +27,22 @@ from ...algorithms import Vector
 from ..manifest import Layout
 from .bits import BLOCK, opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import chunks, count, from_rows, to_rows
+from .rows import CHUNK, chunks, chunks_of, count, from_rows, rows_of
 
 __all__ = ["Block"]
 
-DITHER = 12
-"""Bits of the random number that is added before rounding down."""
+ONE = 2**16
+"""What stands for 1 where u is an integer."""
+GRAIN = 2**4
+"""The distance of two u's: it is far above the errors of float32 numbers below 255 * ``ONE``."""
+SMALLEST = 2.0**-149
+"""The smallest positive float32."""
 
 
 class Block(Codec):
     """Integers of 2 to 8 bits, with a float32 scale for every 256 of them."""
+
+    version: ClassVar[int] = 2
 
     def __init__(self, bits: int) -> None:
         self.bits, self.levels = bits, 2 ** (bits - 1) - 1
@@ -40,34 +52,47 @@ class Block(Codec):
         return size_of(rows, rows, self.bits)
 
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
-        rows = to_rows(vector)
-        payload = torch.empty(size_of(len(rows), len(rows), self.bits), dtype=torch.uint8)
-        scales, parts = opened(payload, len(rows), len(rows), self.bits)
-        generator = torch.Generator().manual_seed(seed)
-        for own in chunks(len(rows)):
-            block, scale = rows[own], scales[own, None]
-            torch.amax(block.abs(), 1, keepdim=True, out=scale)
+        rows = rows_of(vector)
+        payload = torch.empty(size_of(rows, rows, self.bits), dtype=torch.uint8)
+        scales, parts = opened(payload, rows, rows, self.bits)
+        dither = Dither(min(rows, CHUNK), seed)
+        spare, whole = torch.empty(2, min(rows, CHUNK), BLOCK).unbind()
+        codes = whole.view(torch.int32)
+        for own, z in chunks_of(vector):
+            sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[own, None]
+            torch.amax(torch.abs(z, out=sums), 1, keepdim=True, out=scale)
             # Divide first: a subnormal scale has no finite inverse.
-            block.div_(torch.where(scale > 0, scale, 1))
-            codes = _dither(block, generator).add_(self.levels).add_(block, alpha=self.levels)
+            z.div_(scale.clamp_min(SMALLEST))
+            sums.copy_(dither.next(len(z))).add_(z, alpha=self.levels * ONE).add_(self.levels * ONE)
             # All are positive, so that cutting off what is behind the point rounds down.
-            pack(codes.to(torch.uint8), self.bits, [part[own] for part in parts])
+            numbers.copy_(sums).bitwise_right_shift_(16)
+            pack(numbers.to(torch.uint8), self.bits, [part[own] for part in parts])
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
         rows = torch.empty(count(layout), BLOCK)
         scales, parts = opened(payload, len(rows), len(rows), self.bits)
+        spare = torch.empty(min(len(rows), CHUNK), BLOCK)
         for own in chunks(len(rows)):
             codes = unpack([part[own] for part in parts], self.bits)
             # Divide by the levels first, so that the largest code is the scale itself.
-            rows[own].copy_(codes).sub_(self.levels).div_(self.levels).mul_(scales[own, None])
+            shares = spare[: len(codes)].copy_(codes).sub_(self.levels).div_(self.levels)
+            torch.mul(shares, scales[own, None], out=rows[own])
         return from_rows(rows, layout)
 
 
-def _dither(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return random numbers between 0 and 1, without either."""
-    words = torch.empty(like.numel() // 4, dtype=torch.int64)
-    # The range of all 64-bit integers: without it torch leaves one bit of each at 0.
-    words.random_(-(2**63), None, generator=generator)
-    whole = words.view(torch.int16).bitwise_and_(2**DITHER - 1)
-    return whole.to(like.dtype).add_(0.5).mul_(2.0**-DITHER).view(like.shape)
+class Dither:
+    """Draws u for chunk after chunk, as integers between 0 and ``ONE``, without either."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        words = torch.empty(2, rows * BLOCK // 4, dtype=torch.int64)
+        # The range of all 64-bit integers: without it torch leaves one bit of each at 0.
+        words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed))
+        drawn = words.view(torch.int16).bitwise_and_(-GRAIN)
+        drawn[0] += GRAIN // 2
+        self._u, self._step = drawn.view(2, rows, BLOCK).unbind()
+
+    def next(self, rows: int) -> Tensor:
+        """Return u for the first rows of the next chunk."""
+        # Sums of 16-bit integers are modulo 2**16, which is what is wanted.
+        return self._u.add_(self._step)[:rows].view(torch.uint16)

@@ -11,6 +11,9 @@ Deviations: rows of 1,024 are rotated by themselves, and the seed of the signs t
 
 from __future__ import annotations
 
+from functools import cache
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -18,7 +21,7 @@ from ...algorithms import Vector
 from ..manifest import Layout
 from .bits import BLOCK, opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import CHUNK, chunks, count, from_rows, to_rows
+from .rows import CHUNK, chunks, chunks_of, count, from_rows, rows_of
 
 __all__ = ["Eden"]
 
@@ -36,6 +39,8 @@ SEED = 2
 class Eden(Codec):
     """One or two bits per number, a float32 scale for every 1,024, and a seed."""
 
+    version: ClassVar[int] = 2
+
     def __init__(self, bits: int) -> None:
         self.bits = bits
         positive = torch.tensor(CENTRES[bits])
@@ -46,19 +51,19 @@ class Eden(Codec):
         return self._bytes(_wide(count(layout)))
 
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
-        narrow = to_rows(vector)
-        rows = torch.zeros(_wide(len(narrow)), WIDTH)
-        rows.view(-1)[: narrow.numel()] = narrow.view(-1)
-        payload = torch.empty(self._bytes(len(rows)), dtype=torch.uint8)
-        scales, parts = self._open(payload, len(rows))
+        rows = _wide(rows_of(vector))
+        payload = torch.empty(self._bytes(rows), dtype=torch.uint8)
+        scales, parts = self._open(payload, rows)
         payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
         signs = torch.Generator().manual_seed(seed)
-        for own in chunks(len(rows), CHUNK // 4):
-            z = _rotated(rows[own].mul_(_signs(rows[own], signs)))
+        for narrow, block in chunks_of(vector):
+            own = slice(narrow.start // 4, _wide(narrow.stop))
+            z = _rotated(_flipped(_widened(block), signs))
             norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-            unit = z * (WIDTH**0.5 / norm)
-            codes = sum((unit > edge).to(torch.uint8) for edge in self._edges.tolist())
-            chosen = self._centres[codes.int()]
+            codes = torch.zeros(z.shape, dtype=torch.uint8)
+            for edge in self._edges.tolist():
+                codes += (z > norm * (edge / SIDE)).view(torch.uint8)
+            chosen = self._chosen(codes)
             scale = norm / (z.mul_(chosen).sum(1, keepdim=True) / norm)
             scales[own] = torch.where(norm == 0, 0, scale)
             pack(codes.view(-1, BLOCK), self.bits, [_four(part, own) for part in parts])
@@ -73,9 +78,12 @@ class Eden(Codec):
         signs = torch.Generator().manual_seed(seed)
         for own in chunks(len(rows), CHUNK // 4):
             codes = unpack([_four(part, own) for part in parts], self.bits)
-            z = self._centres[codes.int()].view(-1, WIDTH).mul_(scales[own])
-            rows[own] = _rotated(z).mul_(_signs(z, signs))
+            rows[own] = _flipped(_rotated(self._chosen(codes).mul_(scales[own])), signs)
         return from_rows(rows.view(-1, BLOCK)[:narrow], layout)
+
+    def _chosen(self, codes: Tensor) -> Tensor:
+        """Return the centres that these codes stand for, in wide rows."""
+        return self._centres.index_select(0, codes.view(-1).int()).view(-1, WIDTH)
 
     def _bytes(self, rows: int) -> int:
         return size_of(SEED + rows, 4 * rows, self.bits)
@@ -90,24 +98,34 @@ def _wide(narrow: int) -> int:
     return -(-narrow * BLOCK // WIDTH)
 
 
+def _widened(narrow: Tensor) -> Tensor:
+    """Return narrow rows as wide ones, filled up with 0."""
+    missing = -len(narrow) % (WIDTH // BLOCK)
+    return torch.nn.functional.pad(narrow, (0, 0, 0, missing)).view(-1, WIDTH)
+
+
 def _four(part: Tensor, rows: slice) -> Tensor:
     """Return the four narrow rows of each of these rows."""
     return part[4 * rows.start : 4 * rows.stop]
 
 
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return random signs."""
-    words = torch.empty(like.numel() // 8, dtype=torch.int64)
+def _flipped(rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Give each number a random sign, in place."""
+    words = torch.empty(rows.numel() // 8, dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    return words.view(torch.int8).bitwise_and_(1).to(like.dtype).mul_(2).sub_(1).view(like.shape)
+    # A byte's lowest bit decides, and the highest bit of a float32 is its sign.
+    signs = words.view(torch.int8).to(torch.int32).bitwise_left_shift_(31)
+    rows.view(torch.int32).bitwise_xor_(signs.view(rows.shape))
+    return rows
 
 
 def _rotated(rows: Tensor) -> Tensor:
     """Return each row times the Hadamard matrix of its width, which is its own inverse."""
     half = _hadamard()
-    return (half @ rows.view(-1, SIDE, SIDE) @ half).div_(SIDE).view(-1, WIDTH)
+    return (half @ (rows.view(-1, SIDE) @ (half / SIDE)).view(-1, SIDE, SIDE)).reshape(-1, WIDTH)
 
 
+@cache
 def _hadamard() -> Tensor:
     matrix = torch.ones(1, 1)
     while len(matrix) < SIDE:

@@ -14,7 +14,7 @@ from ...algorithms import Vector
 from ..manifest import Layout
 from .bits import BLOCK, opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import chunks, count, from_rows, to_rows
+from .rows import chunks, chunks_of, count, from_rows, rows_of
 
 __all__ = ["Log"]
 
@@ -32,11 +32,10 @@ class Log(Codec):
         return size_of(2 * rows, rows, self.bits)
 
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
-        rows = to_rows(vector)
-        payload = torch.empty(size_of(2 * len(rows), len(rows), self.bits), dtype=torch.uint8)
-        bounds, parts = opened(payload, 2 * len(rows), len(rows), self.bits)
-        for own in chunks(len(rows)):
-            block = rows[own]
+        rows = rows_of(vector)
+        payload = torch.empty(size_of(2 * rows, rows, self.bits), dtype=torch.uint8)
+        bounds, parts = opened(payload, 2 * rows, rows, self.bits)
+        for own, block in chunks_of(vector):
             # Padding is 0 and takes the block's largest, which changes neither bound.
             largest = block.amax(1, keepdim=True)
             logs = torch.where(block == 0, largest, block).clamp_min_(TINY).log_()

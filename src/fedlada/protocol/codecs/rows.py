@@ -11,7 +11,7 @@ from ...algorithms import Vector
 from ..manifest import DTYPES, Layout
 from .bits import BLOCK
 
-__all__ = ["CHUNK", "chunks", "count", "from_rows", "to_rows"]
+__all__ = ["CHUNK", "chunks", "chunks_of", "count", "from_rows", "rows_of"]
 
 CHUNK = 256
 """Rows that are coded at a time: few enough to stay in the processor's cache."""
@@ -22,16 +22,31 @@ def count(layout: Layout) -> int:
     return sum(_rows(entry.numel) for entry in layout)
 
 
-def to_rows(vector: Vector) -> Tensor:
-    """Return the numbers of a vector in rows."""
-    rows = torch.empty(sum(_rows(t.numel()) for t in vector), BLOCK)
-    flat, start = rows.view(-1), 0
+def rows_of(vector: Vector) -> int:
+    """Return the number of rows of a vector."""
+    return sum(_rows(t.numel()) for t in vector)
+
+
+def chunks_of(vector: Vector, at_once: int = CHUNK) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the rows of a vector a few at a time, with their place among all rows.
+
+    They lie in the same memory every time, which the receiver may write to.
+    """
+    room = torch.empty(at_once * BLOCK)
+    first = end = 0
     for t in vector:
-        end, next_row = start + t.numel(), start + _rows(t.numel()) * BLOCK
-        flat[start:end] = t.detach().reshape(-1)
-        flat[end:next_row] = 0
-        start = next_row
-    return rows
+        flat, start = t.detach().reshape(-1), 0
+        while start < flat.numel():
+            piece = flat[start : start + room.numel() - end]
+            start, begin, end = start + piece.numel(), end, end + piece.numel()
+            room[begin:end] = piece
+            begin, end = end, _rows(end) * BLOCK
+            room[begin:end] = 0
+            if end == room.numel():
+                yield slice(first, first + at_once), room.view(-1, BLOCK)
+                first, end = first + at_once, 0
+    if end:
+        yield slice(first, first + end // BLOCK), room[:end].view(-1, BLOCK)
 
 
 def from_rows(rows: Tensor, layout: Layout) -> Vector:

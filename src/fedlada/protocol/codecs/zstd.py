@@ -43,7 +43,9 @@ class Zstd(Codec):
             whole = zstandard.get_frame_parameters(packed).content_size
             if whole != self.inner.size(layout):
                 raise MalformedReply("wrong length of a vector")
-            plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=whole)
+            plain = zstandard.ZstdDecompressor().decompress(
+                packed, max_output_size=whole, allow_extra_data=False
+            )
         except zstandard.ZstdError as wrong:
             raise MalformedReply("a vector that cannot be read") from wrong
         return self.inner.decode(_bytes(plain), layout)

@@ -55,10 +55,12 @@ class Admission:
         ``lacking`` is what deltas lack per unit of their lr_sum, see :mod:`fedlada.protocol.news`.
         """
         self._guard, self._weighting, self._variances = guard, weighting, variances
-        self._updates = updates
+        self._updates, self._unit_delta = updates, algorithm.unit_delta
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
         self._bases = Bases(algorithm, task, lacking)
+        clipped = task.vectors.x if guard.clip is not None else ()
+        self._tensors = [f"{DELTA}[{i}]" for i, _ in enumerate(clipped)]
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
             for moment in algorithm.moments
@@ -91,6 +93,9 @@ class Admission:
         for name, vector in reply.vectors.items():
             if name in self._moments:
                 sizes[name], rises[name], is_low = self._moments[name].rise(vector)
+            elif name == DELTA and self._guard.clip is not None:
+                sizes |= self._by_tensor(vector, self._own_lr_sum(reply))
+                is_low = False
             else:
                 sizes[name] = self._bases.distance(name, vector, self._own_lr_sum(reply))
                 is_low = name == BUFFERS and self._negative(vector)
@@ -103,12 +108,18 @@ class Admission:
             sizes[self._accounts.name] = abs(self._accounts.after(reply.client, along))
         return Measured(reply, sizes, tuple(low), rises)
 
+    def _by_tensor(self, delta: Vector, lr_sum: float) -> dict[str, float]:
+        """Return the distance of a delta and of each of its tensors."""
+        distances = self._bases.by_tensor(delta, lr_sum)
+        named = zip(self._tensors, distances, strict=True)
+        return {DELTA: math.hypot(*distances), **dict(named)}
+
     @property
     def quantities(self) -> frozenset[str]:
         """The names of what is measured of each reply."""
         counts = ["steps", "lr_sum", *(["examples"] if self._weighting == "examples" else [])]
         account = [] if self._accounts.up is None else [self._accounts.name]
-        return frozenset((*counts, *self._contract.like, *account))
+        return frozenset((*counts, *self._contract.like, *self._tensors, *account))
 
     @property
     def moments(self) -> frozenset[str]:
@@ -135,14 +146,19 @@ class Admission:
         if absurd:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
         left = {name: self._left(name, size, longer) for name, size in sizes.items()}
-        notes = {name for name, part in left.items() if part != 1}
+        tensors = [left[name] for name in self._tensors]
+        if tensors:  # what is left of a tensor counts, not what was sent
+            kept = math.hypot(*(left[name] * sizes[name] for name in self._tensors))
+            left[DELTA] = self._left(DELTA, kept, longer)
+        notes = {name.partition("[")[0] for name, part in left.items() if part != 1}
         vectors = Vectors(reply.vectors)
         for name, vector in reply.vectors.items():
             if name in self._moments:
                 factors = self._factors(name, left[name], rises[name], longer)
                 vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
             else:
-                vectors[name] = self._bases.shortened(name, vector, left[name], lr_sum)
+                own = tensors if name == DELTA else ()
+                vectors[name] = self._bases.shortened(name, vector, left[name], lr_sum, own)
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
@@ -164,16 +180,18 @@ class Admission:
             reply=admitted, weight=weight, limited=tuple(sorted(notes)), account=account
         )
 
-    def impossible(self, mean: Vectors, lr_sum: float, replies: int) -> str | None:
+    def impossible(
+        self, mean: Vectors, lr_sum: float, replies: int, delta_square: float
+    ) -> str | None:
         """Return the vector that cannot be the mean of so many admitted replies, if there is one.
 
-        A mean is no further than the furthest of its terms.  The rise of a mean of second moments
-        is at most the root of their number times the largest, by the triangle inequality.
+        A mean is no further than the furthest of its terms, as is the mean square of norms.  A mean
+        of second moments rises at most by the root of their number times the largest rise.
         """
         count = (self.limits or {}).get("lr_sum")
         middle = math.sqrt(count.low) * math.sqrt(count.high) if count is not None else 0.0
         longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
-        within = lr_sum if count is None else count.within(lr_sum)
+        within, most_lr_sum = (lr_sum, lr_sum) if not count else (count.within(lr_sum), count.high)
         for name, limit in (self.limits or {}).items():
             if name in self._moments:
                 size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
@@ -181,8 +199,9 @@ class Admission:
                 size = self._bases.distance(name, mean[name], within, whole=True)
             else:
                 continue
-            most = max(limit.high * longest, self._never_below.get(name, 0.0))
-            if not size <= most * (1 + ROUNDING):
+            most = max(limit.high * longest, self._never_below.get(name, 0.0)) * (1 + ROUNDING)
+            far = name == DELTA and self._bases.too_long(delta_square, most, most_lr_sum)
+            if far or not size <= most:
                 return name
         return None
 
@@ -212,7 +231,7 @@ class Admission:
 
     def _absurd(self, name: str, size: float, longer: float) -> bool:
         limit = (self.limits or {}).get(name)
-        if limit is None or name == self._accounts.name:
+        if limit is None or name == self._accounts.name or name in self._tensors:
             return False
         most = limit.most * (longer if self._grows(name) else 1.0)
         most = max(most, self._never_below.get(name, 0.0) * self._guard.beyond)
@@ -220,7 +239,7 @@ class Admission:
 
     def _grows(self, name: str) -> bool:
         """Return whether a client that trains longer goes further in this quantity."""
-        return name == DELTA or name in self._moments
+        return (name == DELTA and not self._unit_delta) or name in self._moments
 
     def _factors(
         self, name: str, left: float, rises: Sequence[float], longer: float

@@ -47,7 +47,9 @@ What is measured is what an honest client *can* do:
 - An averaged variance (a BatchNorm's ``running_var``) must not be negative.
 
 ``clip`` makes the guard a streaming form of centered clipping (Karimireddy, He and Jaggi 2021):
-every delta is cut to ``clip`` times the median distance from the direction of the last round.
+every delta is cut to ``clip`` times the median distance from the direction of the last round, and
+before that each of its tensors is limited like any other quantity: a liar that puts all of its
+distance into a few biases, where honest clients move little, would else move them far.
 That changes honest replies as well, so it is off by default and part of :meth:`Guard.strict`.
 
 ``largest_gradient`` adds the box :math:`\hat v_i \le \max(v, C^2)`; no C is safe to assume, since

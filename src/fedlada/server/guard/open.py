@@ -22,9 +22,11 @@ class Open:
     quantities: frozenset[str] = frozenset()
     moments: frozenset[str] = frozenset()
 
-    def __init__(self, weighting: Weighting, lacking: Vector | None = None) -> None:
-        """Admit replies whose deltas lack so much per unit of their lr_sum."""
-        self._weighting, self._lacking = weighting, lacking
+    def __init__(
+        self, weighting: Weighting, lacking: Vector | None = None, *, unit_delta: bool = False
+    ) -> None:
+        """Admit replies whose deltas lack so much, per unit of lr_sum unless deltas are, too."""
+        self._weighting, self._lacking, self._unit = weighting, lacking, unit_delta
 
     def measure(self, reply: Reply) -> Measured | Rejection:
         """Return the reply without measurements."""
@@ -41,10 +43,13 @@ class Open:
         """Admit the reply, with its delta whole."""
         reply = measured.reply
         if self._lacking is not None:
-            delta = reply.vectors.delta.add(self._lacking, alpha=reply.lr_sum)
+            lr_sum = 1.0 if self._unit else reply.lr_sum
+            delta = reply.vectors.delta.add(self._lacking, alpha=lr_sum)
             reply = replace(reply, vectors=Vectors(reply.vectors | {"delta": delta}))
         return Admitted(reply=reply, weight=1 if self._weighting == "uniform" else reply.examples)
 
-    def impossible(self, mean: Vectors, lr_sum: float, replies: int) -> str | None:
+    def impossible(
+        self, mean: Vectors, lr_sum: float, replies: int, delta_square: float
+    ) -> str | None:
         """Return None: there are no limits."""
         return None

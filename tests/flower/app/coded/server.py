@@ -23,6 +23,8 @@ def main(grid: Grid, context: Context) -> None:
             sampling=given["cohort"],
             seed=given["seed"],
         )
-        state = run_server(grid, ServerConfig(plan=plan, nodes=given["nodes"]), model).state
+        state = run_server(
+            grid, ServerConfig(plan=plan, nodes=given["nodes"], wait=180.0), model
+        ).state
         saved = {key: vector.tensors for key, vector in state.vectors.items()}
         torch.save(saved, f"{given['save']}/{name}-{codec}.pt")

@@ -1,0 +1,1 @@
+"""Tournaments: optimizers with equal tries, over problems and seeds."""

@@ -1,0 +1,337 @@
+"""A tournament: equal tries, halved on validation data, then other seeds on test data."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from rich.console import Console
+
+from fedlada.cli import main
+from fedlada.client.scale import BITS, PERCENT
+from fedlada.errors import FedladaError
+from fedlada.experiment import tournament_command
+from fedlada.experiment.report.runs import Runs
+from fedlada.experiment.results.order import best_first, ranks
+from fedlada.experiment.run.directory import RunDirectory, runs_in
+from fedlada.experiment.run.rounds import run as rounds_of
+from fedlada.experiment.run.sweep import Standing
+from fedlada.experiment.tournament import work
+from fedlada.experiment.tournament.bracket import FINALS, TRIES, agenda, round_of, stages
+from fedlada.experiment.tournament.file import read_tournament
+from fedlada.experiment.tournament.page import left, tournament_page
+from fedlada.experiment.tournament.plan import hours, load
+from fedlada.experiment.tournament.rules import Rules
+from fedlada.experiment.tournament.verdict import course, mean_ranks, verdict
+from fedlada.experiment.tournament.work import TimeUp, play
+from reports import Page, write
+
+FILE = """
+name = "small"
+[rules]
+seeds = [0, 1]
+rungs = [0.3, 0.7]
+last = 2
+[common]
+data = { dataset = "digits", clients = 4 }
+model.hidden = 8
+train = { steps = 1, batch_size = 5 }
+federation = { cohort = 2, rounds = 7 }
+evaluate.targets = [0.1]
+[problem.even]
+data.partition = "iid"
+[problem.uneven]
+file = "problem.toml"
+[contestant.fedavg]
+settings.lr = [0.01, 0.1, 0.3]
+[contestant.twin]
+algorithm = "fedavg"
+settings.lr = [0.01, 0.1, 0.3]
+[contestant.fedlada]
+settings = { lr = [0.01, 0.02], alpha = 0.2 }
+on.even.settings.lr = [0.01, 0.02, 0.04]
+on.uneven.settings = { lr = 0.01, alpha = [0.1, 0.2, 0.3] }
+"""
+PROBLEM = """
+algorithm = "fedcm"
+data.concentration = 0.3
+evaluate.split = "test"
+evaluate.every = 2
+[sweep]
+federation.seed = [0, 1]
+"""
+QUIET = Console(quiet=True)
+
+
+def in_process(runs, *, jobs, watch=lambda _: None):
+    """What ``finish`` does, in this process, with a look after every round."""
+    standing = Standing()
+    for run in runs:
+        for _ in rounds_of(run):
+            watch(standing)
+        standing.done.append(run)
+    watch(standing)
+    return standing
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_processes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work, "finish", in_process)
+        yield
+
+
+def written(directory: Path, text: str = FILE) -> Path:
+    (directory / "problem.toml").write_text(PROBLEM)
+    (directory / "file.toml").write_text(text)
+    return directory / "file.toml"
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """The tournament of the file and its directory, after all of it was run at once."""
+    file = written(tmp_path_factory.mktemp("tournament"))
+    found, base = read_tournament(file), file.parent / "out"
+    play(agenda(found, base), jobs=1, until=None, console=QUIET)
+    return found, base
+
+
+def records(base: Path) -> dict[str, list[dict]]:
+    """The records of all runs without what a clock had to say."""
+    found = {}
+    for run in (r for part in sorted(base.glob("*/*")) for r in runs_in(part)):
+        lines = map(json.loads, RunDirectory(run).records_file.read_text().splitlines())
+        found[str(run.relative_to(base))] = [
+            {k: v for k, v in line.items() if "seconds" not in k} for line in lines
+        ]
+    return found
+
+
+def test_everybody_has_the_same_number_of_tries_on_every_problem(tmp_path, played):
+    found, _ = played
+    assert {len(t) for contest in found.contests for t in contest.tries.values()} == {3}
+    for old, new in (("0.01, 0.1, 0.3", "0.01, 0.1"), ("[0.1, 0.2, 0.3]", "0.1")):
+        with pytest.raises(FedladaError, match="same number"):
+            read_tournament(written(tmp_path, FILE.replace(old, new, 1)))
+
+
+def test_a_stopped_tournament_resumed_has_the_records_of_one_that_was_not(
+    tmp_path, played, monkeypatch
+):
+    found, base = read_tournament(written(tmp_path), only=["uneven"]), tmp_path / "again"
+    looks, stops = 0, 0
+
+    def seldom(until):
+        """Be over at every 17th look, which is in the middle of some run."""
+        nonlocal looks
+        looks += 1
+        if looks % 17 == 0:
+            raise TimeUp
+
+    monkeypatch.setattr(work, "_check", seldom)
+    while True:
+        try:
+            play(agenda(found, base), jobs=1, until=0.0, console=QUIET)
+            break
+        except TimeUp:
+            stops += 1
+    assert stops > 3
+    whole = {run: own for run, own in records(played[1]).items() if run.startswith("uneven/")}
+    assert records(base) == whole
+
+
+def test_the_losers_of_a_rung_get_no_more_rounds_and_the_best_on_validation_stay(played):
+    found, base = played
+    for contest in found.contests:
+        every = contest.one.evaluate.every
+        rungs = found.rules.rounds(contest.rounds, every=every)
+        assert rungs == {1: [3, 5], 2: [4, 6]}[every]
+        *_, first, second = [s for s in stages(contest, found.rules, base) if s.seed is None]
+        for contestant, tries in first.by.items():
+            scores = first.scores(found.rules.last)
+            stayed = set(second.by[contestant])
+            assert len(stayed) == 2
+            assert min(scores[run] for run in stayed) >= max(scores[r] for r in {*tries} - stayed)
+            assert {round_of(run) for run in {*tries} - stayed} == {rungs[0]}
+            assert {round_of(run) for run in stayed} == {rungs[1]}
+
+
+def test_a_run_that_went_from_rung_to_rung_is_the_run_that_was_not_stopped(played, tmp_path):
+    found, base = played
+    *_, last = [s for s in stages(found.contests[0], found.rules, base) if s.seed is None]
+    run = next(iter(last.runs))
+    RunDirectory(tmp_path / "x" / TRIES / run.name).prepare(RunDirectory(run).config)
+    assert list(rounds_of(tmp_path / "x" / TRIES / run.name))
+    (whole,) = records(tmp_path).values()
+    assert whole == records(base)[str(run.relative_to(base))]
+
+
+def test_finals_have_other_seeds_than_tries_and_alone_see_test_data(played):
+    found, base = played
+    for contest in found.contests:
+        tries, finals = (
+            [RunDirectory(run).config for run in runs_in(base / contest.name / part)]
+            for part in (TRIES, FINALS)
+        )
+        assert {c.federation.seed for c in tries} == {found.rules.tuning_seed}
+        assert {c.federation.seed for c in finals} == {0, 1}
+        assert {c.evaluate.split for c in tries} == {"validation"}
+        assert {c.evaluate.split for c in finals} == {"test"}
+        assert len(finals) == 2 * len(found.contestants)
+
+
+def test_the_plan_counts_the_rounds_that_are_run(played, tmp_path):
+    found, base = played
+    for contest in found.contests:
+        before, after = (load(contest, found.rules, b) for b in (tmp_path, base))
+        assert (before.done, before.left) == (0, before.tuning + before.finals)
+        assert (after.done, after.left) == (after.tuning + after.finals, 0)
+        assert hours([before], 1) is None
+        assert hours([after], 1) == 0
+        (first, tries), (second, stayed) = before.rungs
+        each = tries * first + stayed * (second - first)
+        assert before.tuning == len(found.contestants) * each
+
+
+def test_no_hours_plan_and_run_nothing(tmp_path, capsys):
+    file = written(tmp_path)
+    for word in (["--hours", "0"], ["--plan"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["tournament", str(file), "--out", str(tmp_path / "out"), *word])
+        assert not ended.value.code
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "3 contestants, 3 tries each, then 2 seeds" in printed
+        assert "3 to 3, 2 to 5" in printed
+        assert "hours are known once" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_when_time_is_up_the_report_is_about_whole_stages(tmp_path, capsys, monkeypatch):
+    file = written(tmp_path)
+    words = ["tournament", str(file), "--out", str(tmp_path / "out"), "--hours", "1"]
+
+    def over(until):
+        if (tmp_path / "out" / "uneven" / TRIES / "fedavg-lr0.3" / "records.jsonl").exists():
+            raise TimeUp
+
+    monkeypatch.setattr(work, "_check", over)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the 1 hours are over; the same command goes on" in printed
+    assert "even: 1 stages are done, and rung 2 of 2" in printed
+    assert "uneven: 0 stages are done, and rung 1 of 2" in printed
+    page = Page((tmp_path / "out/report/report.html").read_text())
+    assert [caption.partition(":")[0] for caption in page.tables] == ["even"]
+
+
+def test_the_page_names_the_winner_and_calls_twins_level(played, tmp_path):
+    found, base = played
+    courses = [course(contest, found, base) for contest in found.contests]
+    assert not left(courses)
+    file = written(tmp_path)
+    tournament_page(found, courses, file=file, out=tmp_path, command="fedlada tournament ...")
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    ids = [value for tag, key, value in page.attributes if key == "id" and tag == "input"]
+    assert len(set(ids)) == len(ids) == 3 * len(courses)
+    for one in courses:
+        runs = one.runs(found.contestants, found.contestants)
+        result = verdict(runs)
+        assert result.sentence() in text.replace("\u00a0", " ")
+        own, twin = ({*runs.of(name)["final"]} for name in ("fedavg", "twin"))
+        assert own == twin
+        if result.winner in ("fedavg", "twin"):
+            (other,) = {"fedavg", "twin"} - {result.winner}
+            assert other in result.level
+            assert "level with" in result.sentence()
+        rows = page.tables[f"{one.contest.name}: validation accuracy of every try, %"]
+        assert len(rows) == 1 + 3 * 3
+        assert sum(row[-1] == "out" for row in rows) == 3
+    table = mean_ranks({o.contest.name: o.runs(found.contestants, ()) for o in courses})
+    assert table["fedavg"] == table["twin"]
+    head, *rows = page.tables["Ranks over problems"]
+    assert head == ["contestant", "mean rank", "even", "uneven", "won or level"]
+    assert math.fsum(float(row[1]) for row in rows) == pytest.approx(6, abs=0.05)
+
+
+def test_a_clear_lead_over_the_same_seeds_is_won_and_an_unclear_one_is_level(tmp_path):
+    scores = {"fedavg": (0.5, 0.6, 0.7), "fedcm": (0.45, 0.54, 0.65), "fedlada": (0.2, 0.9, 0.5)}
+    for name, own in scores.items():
+        for seed, score in enumerate(own):
+            write(tmp_path / f"{name}-{seed}", name, seed, [0.1, 0.1, score])
+    every = verdict(Runs.read([tmp_path], None))
+    assert (every.winner, [*every.ahead], [*every.level]) == ("fedavg", ["fedcm"], ["fedlada"])
+    assert every.sentence().startswith("no single winner: fedavg, 60.00 ± 10.00 % accuracy")
+    two = verdict(
+        Runs.read([tmp_path / f"{n}-{s}" for n in scores if n < "fedl" for s in range(3)], None)
+    )
+    assert "won: ahead of fedcm (+5.33 [" in two.sentence()
+    one = verdict(Runs.read([tmp_path / f"{n}-0" for n in scores], None))
+    assert "one seed cannot tell" in one.sentence()
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(st.integers(), st.none() | st.floats(0, 1), min_size=1, max_size=6),
+    st.sampled_from([PERCENT, BITS]),
+)
+def test_ranks_are_shared_by_equals_and_agree_with_the_order(scores, scale):
+    found, order = ranks(scores, scale), best_first(scores, scale)
+    assert math.fsum(found.values()) == len(scores) * (len(scores) + 1) / 2
+    assert [found[name] for name in order] == sorted(found.values())
+    known = [scores[name] for name in order if scores[name] is not None]
+    assert known == sorted(known, reverse=scale.higher)
+    assert all(scores[name] is None for name in order[len(known) :])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("seeds = [0, 1]", "seeds = [0, 100]", "tuning_seed"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", "each once"),
+        ("seeds = [0, 1]", "seed = [0, 1]", "there is no key 'rules.seed'"),
+        ("[0.3, 0.7]", "[0.7, 0.3]", "rising shares"),
+        ("[0.3, 0.7]", "[0.3, 1.7]", "rising shares"),
+        ("last = 2", "last = 0", "1 evaluation or more"),
+        ("last = 2", "last = 'two'", "whole number"),
+        ("seeds = [0, 1]", "seeds = 5", "for example"),
+        ("on.even", "on.evn", "'evn'"),
+        ('data.partition = "iid"', 'evaluate.split = "test"', "evaluate.split, which"),
+        ("alpha = 0.2", "alpa = 0.2", "alpa"),
+        ("[common]", "[commun]", "there is no key 'commun'"),
+        ("[problem.uneven]", "[problem.uneven.data]", "file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_a_sentence(tmp_path, old, new, sentence):
+    assert old in FILE
+    with pytest.raises(FedladaError, match=sentence):
+        read_tournament(written(tmp_path, FILE.replace(old, new, 1)))
+
+
+def test_only_some_problems_and_another_number_of_seeds(tmp_path):
+    file = written(tmp_path)
+    found = read_tournament(file, ["rules.seeds=[7]"], only=["un*"])
+    assert ([c.name for c in found.contests], found.rules.seeds) == (["uneven"], (7,))
+    with pytest.raises(FedladaError, match="there are even, uneven"):
+        read_tournament(file, only=["odd"])
+
+
+@given(
+    st.integers(1, 400), st.integers(1, 20), st.lists(st.floats(0.01, 1), min_size=1, max_size=4)
+)
+def test_rungs_rise_to_evaluations_and_end_within_the_rounds(rounds, every, shares):
+    rungs = Rules(rungs=tuple(sorted(set(shares)))).rounds(rounds, every=every)
+    assert rungs == sorted(set(rungs))
+    assert all(at % every == 0 or at == rounds for at in rungs)
+    assert 0 < rungs[0] <= rungs[-1] <= rounds
+
+
+def test_its_help_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main(["tournament", "--help"])
+    assert tournament_command.EXAMPLE.split(";")[0][:40] in " ".join(
+        capsys.readouterr().out.split()
+    )
