@@ -34,4 +34,4 @@ def test_no_step_takes_its_memory_from_the_system_again():
     ended = subprocess.run(
         [sys.executable, "-c", STEPS], env=plain, capture_output=True, text=True, check=True
     )
-    assert int(ended.stdout) < 2 * PAGES_OF_A_STEP  # of ten steps, which would else take ten times it
+    assert int(ended.stdout) < 2 * PAGES_OF_A_STEP  # of ten steps
