@@ -64,7 +64,7 @@ class Sum:
         names = [f"{part}:{name}" for part in (HIGH, LOW) if f"{part}:{name}" in tensors]
         parts = [alike(tensors, part, flat).tensors[0] for part in names]
         dense = Vector(torch.empty_like(t, memory_format=torch.contiguous_format) for t in like)
-        return cls(like, *cls(like)._ordered(cls(dense, *parts)))
+        return cls(like, *cls(like, *parts)._ordered(cls(dense, *parts)))
 
     def written(self, name: str) -> dict[str, list[Tensor]]:
         """Return the parts by name, each tensor's elements in the order of its indices."""

@@ -53,7 +53,10 @@ class SecondMoment:
                 block = slice(start, start + BLOCK)
                 piece, work = flat[block], self._room[t.dtype][: len(flat[block])]
                 low = float(torch.sub(piece, floor[block], out=work).amin())
-                torch.clamp_min(piece, 0, out=work).sqrt_().sub_(root[block]).abs_()
+                if low >= 0 and self.rising:  # no root is below the one sent
+                    torch.sqrt(piece, out=work).sub_(root[block])
+                else:
+                    torch.clamp_min(piece, 0, out=work).sqrt_().sub_(root[block]).abs_()
                 # The clamp hides -inf from the sum, and min() may hide NaN.
                 size += float(work.sum()) if math.isfinite(low) else math.nan
                 lowest = min(lowest, low)
