@@ -4,7 +4,7 @@ import json
 import shutil
 import warnings
 from dataclasses import asdict, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from math import isfinite
 from pathlib import Path
 
@@ -255,7 +255,7 @@ def header(path: Path) -> None:
     """A vectors file that is no safetensors file, with a hash that fits."""
     content = b"\xff" * 100
     (path / "round-00000003.safetensors").write_bytes(content)
-    resealed(manifest_of(path, 3), lambda m: m.update(sha256=sha256(content).hexdigest()))
+    resealed(manifest_of(path, 3), lambda m: m.update(blake2b=blake2b(content).hexdigest()))
 
 
 @pytest.mark.parametrize("how", [*DAMAGE.values(), header], ids=[*DAMAGE, "header"])
@@ -265,6 +265,14 @@ def test_whatever_is_wrong_with_a_checkpoint_the_one_before_is_tried(tmp_path, h
     with pytest.warns(UserWarning, match="the checkpoint of round 3 .* is damaged"):
         again = start(tmp_path)
     assert again.resumed.round == 2
+
+
+def test_a_checkpoint_whose_vectors_have_a_sha256_as_until_format_3_is_read(tmp_path):
+    start(tmp_path).run()
+    content = (tmp_path / "round-00000003.safetensors").read_bytes()
+    old = {"format": 3, "sha256": sha256(content).hexdigest(), "blake2b": None}
+    resealed(manifest_of(tmp_path, 3), lambda m: m.update(old))
+    assert start(tmp_path).resumed.round == 3
 
 
 def test_damage_to_the_only_checkpoint_says_what_to_do_and_does_not_say_delete(tmp_path):
