@@ -21,8 +21,8 @@ with atheris.instrument_imports(include=["cases", "fedlada", "flwr.app.message",
 
 GROWTH = 256 * 2**20
 """Bytes of address space for libFuzzer's own tables and what Python keeps."""
-METERED = 16
-"""Of so many inputs one is metered: tracemalloc is slow, and leaks a kilobyte each time."""
+METERED = 64
+"""Of so many inputs one is metered: tracemalloc is slow, and leaks two kilobytes each time."""
 
 most = 0
 
