@@ -271,7 +271,7 @@ def _unsealed(content: bytes) -> dict[str, Any]:
 def _fits(manifest: Mapping[str, Any], content: bytes) -> bool:
     """Return whether the vectors are those of a manifest; until format 3 their hash was SHA-256."""
     kind = "blake2b" if manifest["format"] > 3 else "sha256"
-    return hashlib.new(kind, content).hexdigest() == manifest[kind]
+    return bool(hashlib.new(kind, content).hexdigest() == manifest[kind])
 
 
 def _hash(manifest: Mapping[str, Any]) -> str:
