@@ -285,6 +285,15 @@ def reply() -> RecordDict:
     )
 
 
+def opened(payload: bytes) -> bytes | None:
+    """What was compressed, unless it is large, spoiled before or not compressed at all."""
+    with suppress(zstandard.ZstdError):
+        # Before it is opened: the library allocates what the frame claims to hold.
+        if 0 < zstandard.get_frame_parameters(payload).content_size <= ROOM:
+            return zstandard.ZstdDecompressor().decompress(payload)
+    return None
+
+
 def spoil_payload(source: Source, payload: bytes) -> bytes:
     """Coded bytes that are not what they were."""
     match source.below(7):
@@ -299,8 +308,8 @@ def spoil_payload(source: Source, payload: bytes) -> bytes:
             return payload * source.pick([2, 3])
         case 4:
             return source.pick(BOMBS)
-        case 5 if payload.startswith(zstandard.FRAME_HEADER):
-            plain = bytearray(zstandard.ZstdDecompressor().decompress(payload, 100_000))
+        case 5 if (whole := opened(payload)) is not None:
+            plain = bytearray(whole)
             at = source.below(len(plain) or 1)
             plain[at : at + 8] = source.take(8)
             return zstandard.ZstdCompressor().compress(bytes(plain))
@@ -314,8 +323,7 @@ def coded(source: Source) -> tuple[RecordDict, Codecs]:
     payloads = dict(PAYLOADS[name])
     for _ in range(source.below(4)):
         own = source.pick(list(payloads))
-        with suppress(zstandard.ZstdError):  # it was spoiled before
-            payloads[own] = spoil_payload(source, payloads[own])
+        payloads[own] = spoil_payload(source, payloads[own])
     content[VECTORS] = ArrayRecord(
         {own: Array(np.frombuffer(payload, np.uint8)) for own, payload in payloads.items()}
     )

@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["cases", "fedlada", "flwr.app.message",
 
 GROWTH = 256 * 2**20
 """Bytes of address space for libFuzzer's own tables and what Python keeps."""
-METERED = 128
+METERED = 512
 """Of so many inputs one is metered: tracemalloc is slow."""
 
 most = 0
