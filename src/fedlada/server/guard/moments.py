@@ -41,7 +41,8 @@ class SecondMoment:
         self._size = sum(sizes)
         mean = self._size / sent.numel() if sent.numel() else 0.0
         self._sizes = [size + mean * t.numel() for size, t in zip(sizes, self._root, strict=True)]
-        self._room = {t.dtype: torch.empty(BLOCK, dtype=t.dtype, device=t.device) for t in sent}
+        room = min(BLOCK, max((t.numel() for t in sent), default=0))
+        self._room = {t.dtype: torch.empty(room, dtype=t.dtype, device=t.device) for t in sent}
 
     def rise(self, vector: Vector) -> Rise:
         """Return a reply's rise; the whole is not finite if, and only if, an element is not."""
