@@ -32,6 +32,7 @@ RESULTS, REPORTS, DOCS = HERE / "results", HERE / "report", HERE / "../../docs"
 PAGES = (HERE / "README.md", DOCS / "choosing.md", DOCS / "bytes.md")
 FIGURE = DOCS / "images/desk.svg"
 RECORDED = ("config.toml", "records.jsonl", "done.json")
+SEED, CODEC = "federation.seed", "federation.codec"
 LAST = 5  # rounds over which accuracy and consistency are averaged: single ones are noisy
 
 
@@ -58,6 +59,12 @@ QUESTIONS = (
     Question("main", ("main/*",), targets=(0.5, 0.55, 0.58)),
     Question("communication", ("main/*",), targets=(0.5, 0.55, 0.58), megabytes=True),
     Question(
+        "bytes",
+        (FEDLADA.replace("seed0", "seed*"), "main/fedcm-*", "main/fedavg-*", "bytes/*"),
+        targets=(0.5, 0.55, 0.58),
+        megabytes=True,
+    ),
+    Question(
         "grid",
         (*(f"main/{name}-lr*-seed0" for name in GRID), "grid/*"),
         targets=(0.5, 0.55, 0.58),
@@ -83,22 +90,32 @@ QUESTIONS = (
         targets=(0.5, 0.55, 0.58),
     ),
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
+    Question(
+        "bytes100",
+        ("cifar100/fedlada-*", "cifar100/fedcm-*", "cifar100/fedavg-*", "bytes100/*"),
+        targets=(0.1, 0.15, 0.2),
+        megabytes=True,
+    ),
     Question("reference", ("main/fedavg-*-seed0", FEDLADA, "reference/*")),
     Question("headline", ("headline/*",), targets=(0.4, 0.5, 0.6, 0.7)),
 )
 
 
-def table(question: Question) -> str:
-    """Variants by accuracy, mean and standard deviation over seeds, as Markdown."""
-    directories = question.directories()
-    if not directories:
-        return "Not run yet."
-    data = frame(directories, rounds=question.rounds)
+def ended(question: Question) -> pl.DataFrame:
+    """One row per run: what it cost to each target, and its means over the last rounds."""
+    data = frame(question.directories(), rounds=question.rounds)
     late = data.group_by("directory", maintain_order=True).agg(
         (100 * pl.col("accuracy").drop_nulls().tail(LAST).mean()).alias("late"),
         pl.col("consistency").tail(LAST).mean().alias("consistency"),
     )
-    ends = summary(data, question.targets).join(late, on="directory", maintain_order="left")
+    return summary(data, question.targets).join(late, on="directory", maintain_order="left")
+
+
+def table(question: Question) -> str:
+    """Variants by accuracy, mean and standard deviation over seeds, as Markdown."""
+    if not question.directories():
+        return "Not run yet."
+    ends = ended(question)
     unit = "MB" if question.megabytes else "rounds"
     scale, column = (1e-6, "bytes") if question.megabytes else (1, "rounds")
     titles = ["", "seeds", "rounds", f"accuracy, % (last {LAST} rounds)"]
@@ -153,7 +170,7 @@ def ratios(question: Question, of: str = "fedlada") -> str:
     lines = [titles, [":--", *["--:"] * len(question.targets)]]
     for (other,), group in ends.group_by("variant", maintain_order=True):
         if other != of:
-            pairs = own.join(group, on="federation.seed", suffix="_other")
+            pairs = own.join(group, on=SEED, suffix="_other")
             row = [
                 pairs.select(pl.col(c) / pl.col(f"{c}_other")).to_series()
                 for c in (f"rounds_to_{t:g}" for t in question.targets)
@@ -162,10 +179,39 @@ def ratios(question: Question, of: str = "fedlada") -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def prices(question: Question) -> str:
+    """What a codec takes from accuracy and leaves of the bytes, run by run of the same seed."""
+    ends = ended(question) if question.directories() else pl.DataFrame()
+    if CODEC not in ends.columns:  # only what differs has a column
+        return "Not run yet."
+    ends = ends.sort("title", CODEC)
+    code, columns = pl.col(CODEC), [f"bytes_to_{t:g}" for t in question.targets[1:]]
+    exact, fedavg = ends.filter(code == "exact"), ends.filter(pl.col("title") == "fedavg")
+    titles = ["", "codec", "seeds", "accuracy over `exact`, points"]
+    titles += [f"MB to {100 * t:g} % over `fedavg` `exact`" for t in question.targets[1:]]
+    titles += [f"over `fedavg` with that codec, to {100 * question.targets[-1]:g} %"]
+    lines = [titles, [":--", ":--", *["--:"] * (len(titles) - 2)]]
+    for (title, codec), group in ends.group_by("title", CODEC, maintain_order=True):
+        own = group.join(exact.filter(pl.col("title") == title), on=SEED, suffix="_exact")
+        base = group.join(fedavg.filter(code == "exact"), on=SEED, suffix="_of")
+        same = group.join(fedavg.filter(code == codec), on=SEED, suffix="_of")
+        loss = own.select(pl.col("late") - pl.col("late_exact")).to_series().to_list()
+        row = [str(title), str(codec), str(len(group))]
+        row += ["" if codec == "exact" else f"{spread(loss, 1)} ({len(loss)})"]
+        row += [reached(base[c] / base[f"{c}_of"], 1, 2) for c in columns]
+        row += [
+            reached(same[c] / same[f"{c}_of"], 1, 2) if len(same) else "–" for c in columns[-1:]
+        ]
+        lines.append(row)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def tables() -> dict[str, str]:
     """All tables by name."""
-    made = {name: tuned(name) for name in ("tune", "tune100")}
+    made = {name: tuned(name) for name in ("tune", "tune_rows", "tune100", "tune100_rows")}
     made |= {"ratios": ratios(QUESTIONS[0])}
+    coded = [question for question in QUESTIONS if question.name.startswith("bytes")]
+    made |= {f"prices {question.name}": prices(question) for question in coded}
     return made | {question.name: table(question) for question in QUESTIONS}
 
 
