@@ -181,6 +181,25 @@ def test_finals_have_other_seeds_than_tries_and_alone_see_test_data(played):
         assert len(finals) == 2 * len(found.contestants)
 
 
+def test_finals_of_few_are_those_of_the_best_on_validation_and_of_who_is_always_there(tmp_path):
+    file, base = written(tmp_path), tmp_path / "out"
+    rules = ["rules.finalists=2", 'rules.always=["fedlada"]', "rules.seeds=[0]"]
+    found = read_tournament(file, rules, only=["even"])
+    play(agenda(found, base), jobs=1, until=None, console=QUIET)
+    one = course(found.contests[0], found, base)
+    scores = {c: [*one.rungs[-1].by[c]] for c in found.contestants}
+    told = one.rungs[-1].scores(found.rules.last)
+    best = {c: max(told[run] for run in own) for c, own in scores.items()}
+    (other,) = {*one.finals[0].by} - {"fedlada"}
+    assert best[other] == max(best["fedavg"], best["twin"])
+    assert load(found.contests[0], found.rules, base).left == 0
+    (third,) = {*found.contestants} - {"fedlada", other}
+    ranked = mean_ranks({"even": one.runs(found.contestants, ())}, found.contestants)
+    assert ranked[third]["even"] == 3
+    pages = tournament_page(found, [one], file=file, out=tmp_path / "page", command="fedlada")
+    assert "2 of 3 contestants run the finals" in pages[0].read_text()
+
+
 def test_the_plan_counts_the_rounds_that_are_run(played, tmp_path):
     found, base = played
     for contest in found.contests:
@@ -250,7 +269,9 @@ def test_the_page_names_the_winner_and_calls_twins_level(played, tmp_path):
         rows = page.tables[f"{one.contest.name}: validation accuracy of every try, %"]
         assert len(rows) == 1 + 3 * 3
         assert sum(row[-1] == "out" for row in rows) == 3
-    table = mean_ranks({o.contest.name: o.runs(found.contestants, ()) for o in courses})
+    table = mean_ranks(
+        {o.contest.name: o.runs(found.contestants, ()) for o in courses}, found.contestants
+    )
     assert table["fedavg"] == table["twin"]
     head, *rows = page.tables["Ranks over problems"]
     assert head == ["contestant", "mean rank", "even", "uneven", "won or level"]
@@ -298,6 +319,8 @@ def test_ranks_are_shared_by_equals_and_agree_with_the_order(scores, scale):
         ("last = 2", "last = 0", "1 evaluation or more"),
         ("last = 2", "last = 'two'", "whole number"),
         ("seeds = [0, 1]", "seeds = 5", "for example"),
+        ("last = 2", "last = 2\nalways = ['fedav']", "'fedav'"),
+        ("last = 2", "finalists = -1", "not negative"),
         ("on.even", "on.evn", "'evn'"),
         ('data.partition = "iid"', 'evaluate.split = "test"', "evaluate.split, which"),
         ("alpha = 0.2", "alpa = 0.2", "alpa"),

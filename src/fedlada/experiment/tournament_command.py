@@ -98,7 +98,7 @@ def _tell(found: Tournament, base: Path, file: Path, changes: list[str]) -> None
     for name, (_, result) in told.items():
         _say(f"{name}: {result.sentence()}")
     if len(told) > 1:
-        table = mean_ranks({name: runs for name, (runs, _) in told.items()})
+        table = mean_ranks({name: runs for name, (runs, _) in told.items()}, found.contestants)
         means = [f"{c} {sum(own.values()) / len(own):.2f}" for c, own in table.items()]
         _say(f"mean ranks: {', '.join(means)}")
     for sentence in left(courses):

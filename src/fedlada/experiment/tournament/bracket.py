@@ -35,7 +35,7 @@ class Stage:
     rounds: int
     runs: Mapping[Path, Experiment]
     by: Mapping[str, Sequence[Path]]
-    """The runs of each contestant."""
+    """The runs of each contestant that has any."""
     seed: int | None = None
     """The seed, if it is a stage of the finals."""
 
@@ -91,6 +91,9 @@ def stages(contest: Contest, rules: Rules, base: Path) -> Iterator[Stage]:
             order = best_first({run: scores[run] for run in own}, stage.objective().scale)
             stay = rules.staying(len(own), last=number == len(rungs))
             names[c] = [run.name for run in order[:stay]]
+    best = {c: scores[where / TRIES / name] for c, (name,) in names.items()}
+    chosen = rules.chosen(best_first(best, stage.objective().scale))
+    names = {c: own for c, own in names.items() if c in chosen}
     for seed in rules.seeds:
         by = {c: [where / FINALS / f"{name}-seed{seed}"] for c, (name,) in names.items()}
         runs = {

@@ -116,7 +116,13 @@ def read_tournament(
         tries = {c: _tries(c, own, problem, flat, path, beside) for c, own in contestants.items()}
         contests.append(Contest(problem, tries))
     _equal(contests, path)
-    return Tournament(name, Rules.of(_tables(tree, "rules", path)), tuple(contests))
+    rules = Rules.of(_tables(tree, "rules", path))
+    for always in rules.always:
+        if always not in contestants:
+            raise ExperimentError(
+                f"{path}: rules.always names {always!r}; {nearest(always, contestants)}."
+            )
+    return Tournament(name, rules, tuple(contests))
 
 
 def _problem(

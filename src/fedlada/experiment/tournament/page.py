@@ -15,6 +15,7 @@ from ..report.runs import Runs
 from ..report.tables import costs, scores
 from ..results.order import shown
 from .file import Tournament
+from .rules import Rules
 from .verdict import Course, Verdict, mean_ranks, verdict
 
 __all__ = ["left", "tournament_page", "verdicts"]
@@ -23,7 +24,8 @@ DRAWN = 8
 """Largest number of lines in a figure: the best of the contest."""
 RANKS = (
     "Rank 1 is the best score; the rank on a problem is the mean over its seeds, equal scores share"
-    " theirs. A mean over so few problems says who does well on these, not who is better."
+    " theirs, and who was not in the finals has the mean of the ranks behind them. A mean over so"
+    " few problems says who does well on these, not who is better."
 )
 
 
@@ -55,7 +57,7 @@ def tournament_page(
     found = verdicts(courses, places)
     sections = [
         Section("In short", _short(courses, found)),
-        Section("Ranks", _ranks(found) if found else []),
+        Section("Ranks", _ranks(found, places) if found else []),
         *(_contest(one, *found[one.contest.name]) for one in courses if one.finals),
         Section("How sure", _sure(found)),
         Section("Tries and rungs", _tries(courses)),
@@ -103,8 +105,8 @@ def _short(courses: Sequence[Course], found: Mapping[str, tuple[Runs, Verdict]])
     return blocks
 
 
-def _ranks(found: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
-    table = mean_ranks({name: runs for name, (runs, _) in found.items()})
+def _ranks(found: Mapping[str, tuple[Runs, Verdict]], contestants: Sequence[str]) -> list[Block]:
+    table = mean_ranks({name: runs for name, (runs, _) in found.items()}, contestants)
     first = {name: {result.winner, *result.level} for name, (_, result) in found.items()}
     rows = [
         (
@@ -200,13 +202,25 @@ def _rules(tournament: Tournament) -> tuple[str, ...]:
         f" ({rules.tuning_seed}), judged on validation data that no client trains on.",
         f"Rungs at {' and '.join(f'{100 * share:g} %' for share in rules.rungs)} of the rounds:"
         " the better half of each contestant's own tries goes on from its checkpoint, at the last"
-        " rung the best alone. No contestant is ever out; only settings are.",
+        " rung the best alone.",
         f"The best settings run anew with the seeds {', '.join(map(str, rules.seeds))}, on all"
         " training data, judged on test data that nobody has seen before.",
+        *_finalists(rules, len(tournament.contestants)),
         f"A score is the mean of the last {rules.last} evaluations.",
         "Work goes stage by stage, and problems take turns; a stage that is not whole is not in"
         " this report.",
     )
+
+
+def _finalists(rules: Rules, contestants: int) -> list[str]:
+    """Return the sentence about who runs the finals."""
+    if not rules.finalists:
+        return ["No contestant is ever out; only settings are."]
+    always = f" {', '.join(rules.always)} in any case, the others" if rules.always else " those"
+    return [
+        f"{rules.in_finals(contestants)} of {contestants} contestants run the finals of a"
+        f" problem:{always} by their validation score at the last rung."
+    ]
 
 
 def repeat(file: Path, changes: Sequence[str], out: Path) -> str:

@@ -53,7 +53,7 @@ def load(contest: Contest, rules: Rules, base: Path) -> Load:
         contest=contest.name,
         rungs=tuple(rungs),
         tuning=everybody * spent,
-        finals=everybody * len(rules.seeds) * contest.rounds,
+        finals=rules.in_finals(everybody) * len(rules.seeds) * contest.rounds,
         done=sum(map(round_of, runs)),
         seconds=statistics.median(took) if took else None,
     )
@@ -72,7 +72,9 @@ def plan(tournament: Tournament, loads: Sequence[Load], *, jobs: int) -> Table:
     rules, everybody = tournament.rules, len(tournament.contestants)
     table = Table(
         title=f"{tournament.name}: {everybody} contestants, {tournament.contests[0].each} tries"
-        f" each, then {len(rules.seeds)} seed{'s' * (len(rules.seeds) > 1)} of the best",
+        f" each, then {len(rules.seeds)} seed{'s' * (len(rules.seeds) > 1)} of the best"
+        + f" for {rules.in_finals(everybody)} of them"
+        * bool(rules.finalists),
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,

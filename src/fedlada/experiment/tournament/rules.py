@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,8 @@ class Rules:
 
     Every contestant tries its settings with one seed, on validation data.  At each rung the
     better half of a contestant's tries goes on, and at the last rung only the best.  That one
-    then runs with all other seeds, on test data.
+    then runs with all other seeds, on test data; if ``finalists`` is given, only of so many
+    contestants of each problem.
     """
 
     tuning_seed: int = 100
@@ -28,6 +29,10 @@ class Rules:
     """Shares of a problem's rounds."""
     last: int = 3
     """The number of evaluations whose mean is the score of a run."""
+    finalists: int = 0
+    """The number of contestants in the finals of a problem, best on validation; 0 means all."""
+    always: tuple[str, ...] = ()
+    """Contestants that are among the finalists of every problem, whatever their score."""
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rules:
@@ -43,11 +48,11 @@ class Rules:
         except (TypeError, AttributeError):
             raise ExperimentError(
                 f"rules are {dict(table)!r}; write, for example, seeds = [0, 1, 2], rungs = [0.35,"
-                " 0.7], tuning_seed = 100 and last = 3."
+                " 0.7], tuning_seed = 100, last = 3, finalists = 5 and always = ['fedavg']."
             ) from None
 
     def __post_init__(self) -> None:
-        for number in (self.tuning_seed, self.last, *self.seeds):
+        for number in (self.tuning_seed, self.last, self.finalists, *self.seeds):
             require(
                 type(number) is int and number >= 0,
                 f"{number!r} in [rules] must be a whole number that is not negative",
@@ -72,6 +77,17 @@ class Rules:
         """Return the round of each rung, at an evaluation: a run stopped there has no other."""
         found = [min(rounds, every * math.ceil(share * rounds / every)) for share in self.rungs]
         return list(dict.fromkeys(found))
+
+    def in_finals(self, contestants: int) -> int:
+        """Return how many of so many contestants run the finals."""
+        return min(max(self.finalists, len(self.always)) or contestants, contestants)
+
+    def chosen(self, order: Sequence[str]) -> list[str]:
+        """Return the finalists of contestants in the order of their scores, best first."""
+        if not self.finalists:
+            return [*order]
+        others = [c for c in order if c not in self.always]
+        return [*self.always, *others][: self.in_finals(len(order))]
 
     def staying(self, tries: int, *, last: bool) -> int:
         """Return how many of a contestant's tries go on after a rung."""

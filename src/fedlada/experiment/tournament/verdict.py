@@ -42,8 +42,8 @@ class Course:
         return [stage for stage in self.done if stage.seed is not None]
 
     def runs(self, contestants: Sequence[str], places: Sequence[str]) -> Runs:
-        """Return the final runs of some contestants, with all seeds that are done."""
-        found = [run for stage in self.finals for c in contestants for run in stage.by[c]]
+        """Return the final runs of some contestants, if any, with all seeds that are done."""
+        found = [run for stage in self.finals for c in contestants for run in stage.by.get(c, ())]
         return Runs.read(found, None, last=self.last, places=places)
 
     def leading(self) -> dict[str, str]:
@@ -114,14 +114,17 @@ def verdict(runs: Runs) -> Verdict:
     )
 
 
-def mean_ranks(runs: Mapping[str, Runs]) -> dict[str, dict[str, float]]:
-    """Return each contestant's rank by contest, the mean over seeds, the best on average first."""
+def mean_ranks(runs: Mapping[str, Runs], contestants: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return each contestant's rank by contest, the mean over seeds, the best on average first.
+
+    Those that were not in the finals of a contest share the ranks behind the finalists.
+    """
     found: dict[str, dict[str, float]] = {}
     for contest, own in runs.items():
         by_seed: dict[tuple[int, int], dict[str, float | None]] = {}
         for variant, directory, final in own.ends.select("variant", "directory", "final").rows():
-            by_seed.setdefault(own.seed(directory), {})[variant] = final
+            by_seed.setdefault(own.seed(directory), dict.fromkeys(contestants))[variant] = final
         each = [ranks(scores, own.scale) for scores in by_seed.values()]
-        for variant in own.variants:
+        for variant in contestants:
             found.setdefault(variant, {})[contest] = sum(r[variant] for r in each) / len(each)
     return {c: found[c] for c in sorted(found, key=lambda c: sum(found[c].values()))}
