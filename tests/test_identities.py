@@ -1,5 +1,8 @@
 """The identities that every algorithm must satisfy, in float64 on problems with known answers."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -76,6 +79,18 @@ def test_a_correction_that_corrects_nothing_is_fedavg(name, neutral):
     plain.run(ROUNDS)
     corrected.run(ROUNDS)
     assert plain.vectors.x.equal(corrected.vectors.x)
+
+
+def test_amending_the_gradient_or_the_direction_is_the_same_over_sgd():
+    candidates = Path(__file__).parents[1] / "experiments/successor/candidates.py"
+    amend_gradient = runpy.run_path(str(candidates))["AmendGradient"]
+    sgd = SGD(lr=0.1, weight_decay=0.0)
+    gradient, direction = (
+        federation(Algorithm(correction(sgd, alpha=0.2))) for correction in (amend_gradient, Amend)
+    )
+    gradient.run(ROUNDS)
+    direction.run(ROUNDS)
+    assert_close(gradient.x, direction.x, rtol=1e-12, atol=1e-12)
 
 
 def test_fedlada_that_amends_nothing_is_localamsgrad():

@@ -89,6 +89,11 @@ QUESTIONS = (
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
         targets=(0.5, 0.55, 0.58),
     ),
+    Question(
+        "muon",
+        (*(f"main/{name}-lr*-seed0" for name in ("fedlada", "fedcm", "fedavg")), "muon/*"),
+        targets=(0.5, 0.55, 0.58),
+    ),
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question(
         "bytes100",
@@ -197,7 +202,7 @@ def prices(question: Question) -> str:
         same = group.join(fedavg.filter(code == codec), on=SEED, suffix="_of")
         loss = own.select(pl.col("late") - pl.col("late_exact")).to_series().to_list()
         row = [str(title), str(codec), str(len(group))]
-        row += ["" if codec == "exact" else f"{spread(loss, 1)} ({len(loss)})"]
+        row += ["" if codec == "exact" else f"{spread(loss, 2)} ({len(loss)})"]
         row += [reached(base[c] / base[f"{c}_of"], 1, 2) for c in columns]
         row += [
             reached(same[c] / same[f"{c}_of"], 1, 2) if len(same) else "–" for c in columns[-1:]

@@ -70,8 +70,9 @@ def test_committed_results_do_not_tell_where_on_a_machine_they_were():
         assert not [word for word in json.loads(file.read_text())["command"] if word[0] == "/"]
 
 
-def test_tables_in_documents_are_those_of_the_records():
-    program = ROOT / "experiments/desk/publish.py"
+@pytest.mark.parametrize("directory", ["desk", "tournament"])
+def test_tables_in_documents_are_those_of_the_records(directory):
+    program = ROOT / f"experiments/{directory}/publish.py"
     done = subprocess.run([sys.executable, program, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import runpy
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ evaluate.every = 2
 federation.seed = [0, 1]
 """
 QUIET = Console(quiet=True)
+ROOT = Path(__file__).parents[2]
 
 
 def in_process(runs, *, jobs, watch=lambda _: None):
@@ -276,6 +278,20 @@ def test_the_page_names_the_winner_and_calls_twins_level(played, tmp_path):
     head, *rows = page.tables["Ranks over problems"]
     assert head == ["contestant", "mean rank", "even", "uneven", "won or level"]
     assert math.fsum(float(row[1]) for row in rows) == pytest.approx(6, abs=0.05)
+
+
+def test_a_packed_tournament_unpacked_has_the_same_stages_and_verdicts(played, tmp_path):
+    program = runpy.run_path(str(ROOT / "experiments/tournament/publish.py"))
+    found, base = played
+    for file in base.glob("*/*/*/done.json"):
+        line = json.loads(json.dumps(program["packed"](file.parent)))
+        program["unpack"](line, tmp_path / file.parents[2].name)
+    for contest in found.contests:
+        before, after = (course(contest, found, b) for b in (base, tmp_path))
+        assert (len(after.done), after.next) == (len(before.done), None)
+        one, two = (verdict(c.runs(found.contestants, ())) for c in (before, after))
+        assert one.sentence() == two.sentence()
+        assert before.leading() == after.leading()
 
 
 def test_a_clear_lead_over_the_same_seeds_is_won_and_an_unclear_one_is_level(tmp_path):

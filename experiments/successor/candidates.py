@@ -1,0 +1,60 @@
+"""Relatives of FedLADA, each with one thing changed, to see what its successor might be made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedlada import Algorithm
+from fedlada.algorithms import Amend, AMSGrad, Correction, Round, Vector, Vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmendGradient(Correction):
+    """Amend the gradient before the rule inside sees it, not the direction that it makes of it.
+
+    The second moment is then that of the amended gradient, whose noise is alpha times as large.
+    Around SGD without decay this is FedCM.
+    """
+
+    down = ("g_a",)
+    up = ("g_mean",)
+
+    alpha: float = 0.1
+
+    def begin(self, client: Vectors) -> None:
+        super().begin(client)
+        client.shift = client.g_a * (1 - self.alpha)
+        client.g_sum = client.y.zeros_like()
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        amended = client.shift.add(g, alpha=self.alpha)
+        client.g_sum.add_(amended)
+        self.inner.step(client, amended, lr)
+
+    def end(self, client: Vectors, r: Round) -> None:
+        super().end(client, r)
+        client.g_mean = client.g_sum / r.steps
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        server.g_a = mean.g_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmendAgreeing(Amend):
+    """Amend by as much of the federation's last direction as the one before it agrees with.
+
+    g_a is multiplied by (1 + cos) / 2 of the angle between the last two mean directions: 1 where
+    they point the same way, 0 where they are opposite.
+    """
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        before = server.g_a
+        super().serve(server, mean, r)
+        lengths = before.norm() * server.g_a.norm()
+        cosine = before.dot(server.g_a) / lengths if lengths > 0 else 1.0
+        server.g_a = server.g_a * ((1 + cosine) / 2)
+
+
+GRADIENT = Algorithm(AmendGradient(AMSGrad()))
+AGREEING = Algorithm(AmendAgreeing(AMSGrad()))
