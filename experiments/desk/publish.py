@@ -89,11 +89,6 @@ QUESTIONS = (
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
         targets=(0.5, 0.55, 0.58),
     ),
-    Question(
-        "muon",
-        (*(f"main/{name}-lr*-seed0" for name in ("fedlada", "fedcm", "fedavg")), "muon/*"),
-        targets=(0.5, 0.55, 0.58),
-    ),
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question(
         "bytes100",
