@@ -157,6 +157,13 @@ def test_a_setting_is_finite(word):
         experiment(dict([parse(word)]), source="words")
 
 
+@pytest.mark.parametrize("path", [".", "..", "./a/b-1", "/data/x", "runs/a"])
+def test_a_path_needs_no_quotes_and_a_mistyped_number_is_none(path):
+    assert parse(f"data.options.directory={path}") == ("data.options.directory", path)
+    with pytest.raises(FedladaError, match="not a TOML value"):
+        parse("settings.lr=.5")
+
+
 @pytest.mark.parametrize("key", ["label", "name"])
 @pytest.mark.parametrize("value", ["..", ".", "....", "x" * 101])
 def test_what_names_a_directory_can_name_one(key, value):

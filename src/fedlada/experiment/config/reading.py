@@ -66,7 +66,7 @@ def parse(word: str) -> tuple[str, object]:
     try:
         return key, tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
-        if re.fullmatch(r"[A-Za-z][\w.:-]*", text):
+        if re.fullmatch(r"[A-Za-z][\w.:/-]*|\.{1,2}(/[\w./-]*)?|/[\w./-]*", text):  # word or path
             return key, text
         quoted = tomli_w.dumps({"value": text}).partition("= ")[2].strip()
         raise ExperimentError(
