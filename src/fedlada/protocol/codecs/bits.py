@@ -39,11 +39,12 @@ def pack(codes: Tensor, bits: int, parts: list[Tensor]) -> None:
     """Write rows of codes below ``2**bits`` into their parts."""
     done = 0
     for width, part in zip(_widths(bits), parts, strict=True):
-        first, *others = (codes >> done if done else codes).chunk(8 // width, dim=1)
-        part.copy_(first & (2**width - 1) if width < 8 else first)
+        own = codes >> done if done else codes
+        own = own if done + width == bits else own & (2**width - 1)
+        first, *others = own.chunk(8 // width, dim=1)
+        part.copy_(first)
         for i, piece in enumerate(others, 1):
-            # The shift drops what is above the last piece.
-            part |= (piece if i == len(others) else piece & (2**width - 1)) << (i * width)
+            part.add_(piece, alpha=2 ** (i * width))
         done += width
 
 
@@ -54,13 +55,13 @@ def unpack(parts: list[Tensor], bits: int) -> Tensor:
     codes, done = torch.empty(len(parts[0]), BLOCK, dtype=torch.uint8), 0
     for width, part in zip(_widths(bits), parts, strict=True):
         for i, place in enumerate(codes.chunk(8 // width, dim=1)):
+            target = torch.empty_like(part) if done else place
             # The shift drops what is below the last piece's bits, and all above them is 0.
-            piece = part >> (i * width) if i else part
-            piece = piece & (2**width - 1) if (i + 1) * width < 8 else piece
+            piece = torch.bitwise_right_shift(part, i * width, out=target) if i else part
+            if (i + 1) * width < 8:
+                piece = torch.bitwise_and(piece, 2**width - 1, out=target)
             if done:
-                place |= piece << done
-            else:
-                place.copy_(piece)
+                place.add_(piece, alpha=2**done)
         done += width
     return codes
 

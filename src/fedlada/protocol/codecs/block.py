@@ -27,7 +27,7 @@ from ...algorithms import Vector
 from ..manifest import Layout
 from .bits import BLOCK, opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import CHUNK, chunks, chunks_of, count, from_rows, rows_of
+from .rows import CHUNK, chunks_of, count, rows_of, vector_of
 
 __all__ = ["Block"]
 
@@ -42,7 +42,7 @@ SMALLEST = 2.0**-149
 class Block(Codec):
     """Integers of 2 to 8 bits, with a float32 scale for every 256 of them."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __init__(self, bits: int) -> None:
         self.bits, self.levels = bits, 2 ** (bits - 1) - 1
@@ -57,28 +57,29 @@ class Block(Codec):
         scales, parts = opened(payload, rows, rows, self.bits)
         dither = Dither(min(rows, CHUNK), seed)
         spare, whole = torch.empty(2, min(rows, CHUNK), BLOCK).unbind()
-        codes = whole.view(torch.int32)
+        codes, bytes_ = whole.view(torch.int32), torch.empty(whole.shape, dtype=torch.uint8)
         for own, z in chunks_of(vector):
             sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[own, None]
             torch.amax(torch.abs(z, out=sums), 1, keepdim=True, out=scale)
             # Divide first: a subnormal scale has no finite inverse.
-            z.div_(scale.clamp_min(SMALLEST))
-            sums.copy_(dither.next(len(z))).add_(z, alpha=self.levels * ONE).add_(self.levels * ONE)
+            shares = torch.div(z, scale.clamp_min(SMALLEST), out=whole[: len(z)])
+            sums.copy_(dither.next(len(z)))
+            sums.add_(shares, alpha=self.levels * ONE).add_(self.levels * ONE)
             # All are positive, so that cutting off what is behind the point rounds down.
             numbers.copy_(sums).bitwise_right_shift_(16)
-            pack(numbers.to(torch.uint8), self.bits, [part[own] for part in parts])
+            pack(bytes_[: len(z)].copy_(numbers), self.bits, [part[own] for part in parts])
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
-        rows = torch.empty(count(layout), BLOCK)
-        scales, parts = opened(payload, len(rows), len(rows), self.bits)
-        spare = torch.empty(min(len(rows), CHUNK), BLOCK)
-        for own in chunks(len(rows)):
-            codes = unpack([part[own] for part in parts], self.bits)
+        rows = count(layout)
+        scales, parts = opened(payload, rows, rows, self.bits)
+
+        def write(own: slice, room: Tensor) -> None:
             # Divide by the levels first, so that the largest code is the scale itself.
-            shares = spare[: len(codes)].copy_(codes).sub_(self.levels).div_(self.levels)
-            torch.mul(shares, scales[own, None], out=rows[own])
-        return from_rows(rows, layout)
+            room.copy_(unpack([part[own] for part in parts], self.bits))
+            room.sub_(self.levels).div_(self.levels).mul_(scales[own, None])
+
+        return vector_of(layout, write)
 
 
 class Dither:

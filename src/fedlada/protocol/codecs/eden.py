@@ -21,7 +21,7 @@ from ...algorithms import Vector
 from ..manifest import Layout
 from .bits import BLOCK, opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import CHUNK, chunks, chunks_of, count, from_rows, rows_of
+from .rows import chunks_of, count, rows_of, vector_of
 
 __all__ = ["Eden"]
 
@@ -57,7 +57,7 @@ class Eden(Codec):
         payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
         signs = torch.Generator().manual_seed(seed)
         for narrow, block in chunks_of(vector):
-            own = slice(narrow.start // 4, _wide(narrow.stop))
+            own = _widely(narrow)
             z = _rotated(_flipped(_widened(block), signs))
             norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
             codes = torch.zeros(z.shape, dtype=torch.uint8)
@@ -70,16 +70,18 @@ class Eden(Codec):
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
-        narrow = count(layout)
-        rows = torch.empty(_wide(narrow), WIDTH)
-        scales, parts = self._open(payload, len(rows))
+        scales, parts = self._open(payload, _wide(count(layout)))
         # The seed may be a liar's: any 63 bits will do.
         seed = int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
         signs = torch.Generator().manual_seed(seed)
-        for own in chunks(len(rows), CHUNK // 4):
+
+        def write(narrow: slice, room: Tensor) -> None:
+            own = _widely(narrow)
             codes = unpack([_four(part, own) for part in parts], self.bits)
-            rows[own] = _flipped(_rotated(self._chosen(codes).mul_(scales[own])), signs)
-        return from_rows(rows.view(-1, BLOCK)[:narrow], layout)
+            wide = _flipped(_rotated(self._chosen(codes).mul_(scales[own])), signs)
+            room.copy_(wide.view(-1, BLOCK)[: len(room)])
+
+        return vector_of(layout, write)
 
     def _chosen(self, codes: Tensor) -> Tensor:
         """Return the centres that these codes stand for, in wide rows."""
@@ -98,10 +100,15 @@ def _wide(narrow: int) -> int:
     return -(-narrow * BLOCK // WIDTH)
 
 
+def _widely(narrow: slice) -> slice:
+    """Return which wide rows some narrow rows are in; the first begins one."""
+    return slice(narrow.start * BLOCK // WIDTH, _wide(narrow.stop))
+
+
 def _widened(narrow: Tensor) -> Tensor:
-    """Return narrow rows as wide ones, filled up with 0."""
+    """Return a copy of narrow rows as wide ones, filled up with 0."""
     missing = -len(narrow) % (WIDTH // BLOCK)
-    return torch.nn.functional.pad(narrow, (0, 0, 0, missing)).view(-1, WIDTH)
+    return torch.cat([narrow, narrow.new_zeros(missing, BLOCK)]).view(-1, WIDTH)
 
 
 def _four(part: Tensor, rows: slice) -> Tensor:

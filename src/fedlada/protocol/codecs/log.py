@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...algorithms import Vector
 from ..manifest import Layout
-from .bits import BLOCK, opened, pack, size_of, unpack
+from .bits import opened, pack, size_of, unpack
 from .codec import Codec
-from .rows import chunks, chunks_of, count, from_rows, rows_of
+from .rows import chunks_of, count, rows_of, vector_of
 
 __all__ = ["Log"]
 
@@ -47,13 +47,15 @@ class Log(Codec):
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
-        rows = torch.empty(count(layout), BLOCK)
-        bounds, parts = opened(payload, 2 * len(rows), len(rows), self.bits)
-        for own in chunks(len(rows)):
-            codes = unpack([part[own] for part in parts], self.bits)
+        rows = count(layout)
+        bounds, parts = opened(payload, 2 * rows, rows, self.bits)
+
+        def write(own: slice, room: Tensor) -> None:
             low, high = bounds.view(-1, 2)[own].chunk(2, dim=1)
-            rows[own].copy_(codes).mul_(self._step(low, high)).add_(low).exp_()
-        return from_rows(rows, layout)
+            room.copy_(unpack([part[own] for part in parts], self.bits))
+            room.mul_(self._step(low, high)).add_(low).exp_()
+
+        return vector_of(layout, write)
 
     def _step(self, low: Tensor, high: Tensor) -> Tensor:
         step = (high - low) / self.top

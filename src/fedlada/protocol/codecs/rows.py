@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,10 +11,12 @@ from ...algorithms import Vector
 from ..manifest import DTYPES, Layout
 from .bits import BLOCK
 
-__all__ = ["CHUNK", "chunks", "chunks_of", "count", "from_rows", "rows_of"]
+__all__ = ["CHUNK", "chunks_of", "count", "rows_of", "vector_of"]
 
-CHUNK = 256
+CHUNK = 512
 """Rows that are coded at a time: few enough to stay in the processor's cache."""
+AT_ONCE = CHUNK * BLOCK
+"""Numbers that are coded at a time; where a tensor has them all, they are coded where they lie."""
 
 
 def count(layout: Layout) -> int:
@@ -27,42 +29,49 @@ def rows_of(vector: Vector) -> int:
     return sum(_rows(t.numel()) for t in vector)
 
 
-def chunks_of(vector: Vector, at_once: int = CHUNK) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows of a vector a few at a time, with their place among all rows.
-
-    They lie in the same memory every time, which the receiver may write to.
-    """
-    room = torch.empty(at_once * BLOCK)
-    first = end = 0
+def chunks_of(vector: Vector) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the rows of a vector a few at a time, with their place among all rows, to read."""
+    room, first, end = torch.empty(AT_ONCE), 0, 0
     for t in vector:
         flat, start = t.detach().reshape(-1), 0
         while start < flat.numel():
-            piece = flat[start : start + room.numel() - end]
+            piece = flat[start : start + AT_ONCE - end]
             start, begin, end = start + piece.numel(), end, end + piece.numel()
-            room[begin:end] = piece
-            begin, end = end, _rows(end) * BLOCK
-            room[begin:end] = 0
-            if end == room.numel():
-                yield slice(first, first + at_once), room.view(-1, BLOCK)
-                first, end = first + at_once, 0
+            whole = piece.numel() == AT_ONCE and piece.dtype == room.dtype
+            if not whole:
+                room[begin:end] = piece
+                begin, end = end, _rows(end) * BLOCK
+                room[begin:end] = 0
+            if end == AT_ONCE:
+                yield slice(first, first + CHUNK), (piece if whole else room).view(-1, BLOCK)
+                first, end = first + CHUNK, 0
     if end:
         yield slice(first, first + end // BLOCK), room[:end].view(-1, BLOCK)
 
 
-def from_rows(rows: Tensor, layout: Layout) -> Vector:
-    """Return the vector of a layout from its rows."""
-    flat, start, tensors = rows.view(-1), 0, []
-    for entry in layout:
-        own = flat[start : start + entry.numel]
-        tensors.append(own.to(DTYPES[entry.dtype]).view(entry.shape))
-        start += _rows(entry.numel) * BLOCK
-    return Vector(tensors)
+def vector_of(layout: Layout, write: Callable[[slice, Tensor], None]) -> Vector:
+    """Return the vector of a layout whose rows ``write`` makes a few at a time.
 
-
-def chunks(rows: int, at_once: int = CHUNK) -> Iterator[slice]:
-    """Yield the rows that are coded at a time."""
-    for start in range(0, rows, at_once):
-        yield slice(start, min(start + at_once, rows))
+    It is given their place among all rows, and the memory to write them to.
+    """
+    vector = Vector(torch.empty(entry.shape, dtype=DTYPES[entry.dtype]) for entry in layout)
+    room, numbers, place, end = torch.empty(AT_ONCE), count(layout) * BLOCK, 0, 0
+    for t in vector:
+        flat, start = t.view(-1), 0
+        while start < flat.numel():
+            ahead = place == end  # of what is written
+            if ahead:
+                first, end = end, min(end + AT_ONCE, numbers)
+            piece = flat[start : start + end - place]
+            whole = piece.numel() == AT_ONCE and piece.dtype == room.dtype
+            if ahead:
+                made = piece if whole else room[: end - first]
+                write(slice(first // BLOCK, end // BLOCK), made.view(-1, BLOCK))
+            if not whole:
+                piece.copy_(room[place - first :][: piece.numel()])
+            start, place = start + piece.numel(), place + piece.numel()
+        place = _rows(place) * BLOCK
+    return vector
 
 
 def _rows(numel: int) -> int:
