@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 import fedlada
 from fedlada.data import by_owner, shakespeare
 from fedlada.engines.around import Around
+from fedlada.experiment.run.provenance import provenance
 from fedlada.models import Decoder
 from fedlada.protocol.federated import federated_parameters
 
@@ -195,6 +196,7 @@ def draw(before: float, curves: dict[str, list[Line]], file: Path) -> None:
     """Draw bits per byte and the averaging error by rounds."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from fedlada.palette import GRID, colour, dashes
 
@@ -208,7 +210,8 @@ def draw(before: float, curves: dict[str, list[Line]], file: Path) -> None:
     left.set_title("Bits per byte, test", loc="left", fontsize=10)
     right.set_title("Averaging error, % of the mean product", loc="left", fontsize=10)
     for axes in (left, right):
-        axes.set_xlabel("round")
+        axes.set_xlabel("rounds")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(color=GRID, linewidth=0.7)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)
@@ -242,11 +245,16 @@ def main() -> None:
             model, clients, evaluate, way=way, rounds=given.rounds, seed=given.seed
         ):
             curves[way].append(line)
-            print(f"{way}: {line}", flush=True)
+            print(
+                f"{way}, round {line.round} of {given.rounds}: {line.bits:.3f} bits per byte,"
+                f" averaging error {line.share:.1%}",
+                flush=True,
+            )
     given.out.mkdir(parents=True, exist_ok=True)
     name = "lora-peft" if given.peft else "lora"
     told = {way: [vars(line) for line in lines] for way, lines in curves.items()}
-    (given.out / f"{name}.json").write_text(json.dumps({"before": before, "curves": told}))
+    record = {"before": before, "curves": told, "seed": given.seed, **provenance(threads=1)}
+    (given.out / f"{name}.json").write_text(json.dumps(record))
     (given.out / f"{name}.md").write_text(table(before, curves))
     draw(before, curves, given.out / f"{name}.svg")
     print(table(before, curves))

@@ -145,6 +145,7 @@ def test_vectors_per_client_are_those_of_the_literature():
         "fedlesam": (1, 1, 1),
         "diloco": (1, 1, 2),
         "fedlion": (2, 2, 0),
+        "localmuon": (2, 2, 0),
         "fedlalr": (3, 3, 0),
         "fadamgc": (3, 3, 1),
         "fedadamw": (2, 1, 0),

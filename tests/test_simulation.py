@@ -35,7 +35,13 @@ def test_every_algorithm_learns_digits(digits, name):
     """Within 25 rounds."""
     test = load("digits", split="test")
     rates = {"localadam": 0.003, "localamsgrad": 0.01, "fedlalr": 0.01, "fadamgc": 0.01}
-    rates |= {"fedlada": 0.03, "fedada2": 0.01, "fedadamw": 0.003, "fedmuon": 0.03}
+    rates |= {
+        "fedlada": 0.03,
+        "fedada2": 0.01,
+        "fedadamw": 0.003,
+        "fedmuon": 0.03,
+        "localmuon": 0.03,
+    }
     settings = {"lr": rates[name]} if name in rates else {}
     run = fedlada.simulate(
         net(),

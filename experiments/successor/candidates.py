@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedlada import Algorithm
-from fedlada.algorithms import Amend, AMSGrad, Correction, Round, Vector, Vectors
+from fedlada.algorithms import Amend, AMSGrad, Correction, Muon, Round, Vector, Vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,5 +56,20 @@ class AmendAgreeing(Amend):
         server.g_a = server.g_a * ((1 + cosine) / 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnMuon(Muon):
+    """Muon whose momentum begins at 0 in every round and is not sent."""
+
+    down = ()
+    up = ()
+
+    def begin(self, client: Vectors) -> None:
+        client.m = client.y.zeros_like()
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        """Keep nothing."""
+
+
 GRADIENT = Algorithm(AmendGradient(AMSGrad()))
 AGREEING = Algorithm(AmendAgreeing(AMSGrad()))
+OWN_MOMENTUM = Algorithm(Amend(OwnMuon(), alpha=0.5))

@@ -51,8 +51,12 @@ def packed(run: Path) -> dict[str, Any]:
         "config": own.config_file.read_text(),
         "machine": done["machine"],
         "versions": done["versions"],
-        "rounds": {key: [_short(r.get(key)) for r in records] for key in KEPT},
-        "metrics": {str(r["round"]): r["metrics"] for r in records if r["metrics"]},
+        "rounds": {key: _once([_short(r.get(key)) for r in records]) for key in KEPT},
+        "metrics": {
+            str(r["round"]): {key: _short(value, 6) for key, value in r["metrics"].items()}
+            for r in records
+            if r["metrics"]
+        },
     }
 
 
@@ -61,10 +65,11 @@ def unpack(line: dict[str, Any], base: Path) -> None:
     run = base / line["run"]
     run.mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(line["config"])
-    number = len(line["rounds"]["seconds"])
+    number, rounds = len(line["rounds"]["seconds"]), line["rounds"]
     with (run / "records.jsonl").open("w") as file:
         for at in range(number):
-            record = {"round": at + 1} | {key: line["rounds"][key][at] for key in KEPT}
+            record = {"round": at + 1}
+            record |= {k: v[at] if isinstance(v, list) else v for k, v in rounds.items()}
             record |= {"metrics": line["metrics"].get(str(at + 1), {})}
             record |= {"failures": {}, "rejected": {}, "limited": {}}
             file.write(json.dumps(record) + "\n")
@@ -172,9 +177,14 @@ def main() -> int:
     return 0
 
 
-def _short(value: Any) -> Any:
-    """Return a number with four digits."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+def _once(values: list[Any]) -> Any:
+    """Return the value of a list whose values are all equal, and any other list as it is."""
+    return values[0] if len({*values}) == 1 < len(values) else values
+
+
+def _short(value: Any, digits: int = 4) -> Any:
+    """Return a number with so many digits."""
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -68,9 +68,11 @@ def test_committed_results_are_of_the_committed_files():
 def test_committed_results_do_not_tell_where_on_a_machine_they_were():
     for file in (ROOT / "experiments/desk/results").glob("*/*/done.json"):
         assert not [word for word in json.loads(file.read_text())["command"] if word[0] == "/"]
+    for file in (ROOT / "experiments").glob("*/results/*.jsonl"):
+        assert '= \\"/' not in file.read_text(), file
 
 
-@pytest.mark.parametrize("directory", ["desk", "tournament"])
+@pytest.mark.parametrize("directory", ["desk", "successor", "tournament"])
 def test_tables_in_documents_are_those_of_the_records(directory):
     program = ROOT / f"experiments/{directory}/publish.py"
     done = subprocess.run([sys.executable, program, "--check"], capture_output=True, text=True)

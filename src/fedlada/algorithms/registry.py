@@ -108,6 +108,10 @@ CATALOGUE: dict[str, dict[str, tuple[Algorithm, str]]] = {
             Algorithm(Lion()),
             "Steps along signs with a shared momentum; its delta is made of few integers.",
         ),
+        "localmuon": (
+            Algorithm(Muon()),
+            "Orthogonalised steps with a shared momentum; FedMuon without amending.",
+        ),
         "diloco": (
             Algorithm(AdamW(), server=Nesterov(server_lr=0.7)),
             "For few well-known clients that train long between rounds, as data centres do.",

@@ -1,0 +1,100 @@
+"""Bring the sweeps of this directory into it: a line per run, and the tables of the README.
+
+    python experiments/successor/publish.py --from runs
+
+packs what runs/successor-PROBLEM recorded into results/PROBLEM.jsonl, as the tournament's records
+are packed, and fills in the tables, which have the tournament's tries beside them.  Without
+``--from`` it does so with the records that are here; with ``--check`` it writes nothing and exits 1
+if a table is not that of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+
+from fedlada.client.scale import BITS, PERCENT, Scale
+from fedlada.experiment.config.cells import cells
+from fedlada.experiment.results.order import best_first
+
+HERE = Path(os.path.relpath(Path(__file__).parent))
+RESULTS, TOURNAMENT, PAGE = HERE / "results", HERE / "../tournament", HERE / "README.md"
+filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
+packed = runpy.run_path(str(TOURNAMENT / "publish.py"))["packed"]
+SCORES = {"cifar10": ("validation_accuracy", PERCENT), "shakespeare": ("validation_bits", BITS)}
+BESIDE = ("fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
+LAST = 3  # evaluations that are averaged, as in the tournament
+
+
+def collect(runs: Path) -> None:
+    """Pack the runs that have ended."""
+    RESULTS.mkdir(exist_ok=True)
+    for problem in SCORES:
+        ended = sorted(path.parent for path in runs.glob(f"successor-{problem}/*/done.json"))
+        lines = [json.dumps(packed(run), separators=(",", ":")) for run in ended]
+        text = "\n".join(lines).replace(str(runs.resolve()), ".")
+        text = text.replace(str(HERE.resolve()), "experiments/successor")
+        if lines:
+            (RESULTS / f"{problem}.jsonl").write_text(text + "\n")
+
+
+def tries(problem: str) -> Iterator[tuple[str, float, float]]:
+    """Yield variant, lr and score of the runs here and of the tournament's that are as long."""
+    rounds = next(iter(cells(HERE / f"{problem}.toml").values())).federation.rounds
+    files = [RESULTS / f"{problem}.jsonl", TOURNAMENT / f"results/{problem}.jsonl"]
+    for file in (file for file in files if file.exists()):
+        for line in map(json.loads, file.read_text().splitlines()):
+            config, own = tomllib.loads(line["config"]), file.parent == RESULTS
+            beside = line["run"].startswith("tries/") and config["algorithm"] in BESIDE
+            if (own or beside) and len(line["rounds"]["seconds"]) == rounds:
+                settings, name = config["settings"], config["label"]
+                alpha = f", alpha {settings['alpha']:g}" if "alpha" in settings else ""
+                scores = [m[SCORES[problem][0]] for m in line["metrics"].values()]
+                yield (
+                    f"`{name}`{alpha}" if beside else f"{name}{alpha}",
+                    settings["lr"],
+                    mean(scores[-LAST:]),
+                )
+
+
+def table(problem: str) -> str:
+    """Every variant with its lr and scores, the best lr in bold and the best variant first."""
+    scale: Scale = SCORES[problem][1]
+    found: dict[str, dict[float, float]] = {}
+    for variant, lr, score in tries(problem):
+        found.setdefault(variant, {})[lr] = score
+    lines = [f"| | lr: {scale.unit} |", "| :-- | :-- |"]
+    for variant in best_first({k: scale.best([*v.values()]) for k, v in found.items()}, scale):
+        best = best_first(found[variant], scale)[0]
+        texts = [f"{lr:g}: {scale.number(score)}" for lr, score in sorted(found[variant].items())]
+        texts = [f"**{t}**" if t.startswith(f"{best:g}:") else t for t in texts]
+        lines.append(f"| {variant} | {', '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Do what the arguments ask for; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="pack these")
+    parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
+    arguments = parser.parse_args()
+    if arguments.runs is not None:
+        collect(arguments.runs)
+    text = filled(PAGE.read_text(), {f"successor {name}": table(name) for name in SCORES})
+    if arguments.check:
+        same = text == PAGE.read_text()
+        print("the tables are those of the records" if same else "run this without --check")
+        return 0 if same else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
