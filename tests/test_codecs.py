@@ -11,7 +11,7 @@ from fedlada.algorithms import Vector
 from fedlada.cli import main
 from fedlada.protocol.codecs import CODECS, PRESETS, Codecs, MalformedReply
 from fedlada.protocol.codecs.bits import BLOCK, opened, pack, size_of, unpack
-from fedlada.protocol.codecs.rows import CHUNK
+from fedlada.protocol.codecs.rows import CHUNK, chunks_of, vector_of
 from fedlada.protocol.manifest import Entry
 from fedlada.protocol.wire import receive, send
 from fedlada.server.guard import Guard
@@ -205,6 +205,41 @@ def test_vectors_of_one_message_have_random_numbers_of_their_own():
     vector = example()
     parcel = send({"x": vector, "g_a": vector}, Codecs.read("int4"), "down", seed=3)
     assert not parcel.vectors["x"].equal(parcel.vectors["g_a"])
+
+
+def around_chunks():
+    """Tensors that are smaller than a chunk, as large as one, larger, and across two."""
+    sizes = [100, CHUNK * BLOCK, CHUNK * BLOCK - BLOCK, CHUNK * BLOCK, 3, 2 * CHUNK * BLOCK + 7]
+    kinds = [torch.float32, torch.float32, torch.float32, torch.float64, torch.float32] * 2
+    generator = torch.Generator().manual_seed(2)
+    drawn = [torch.rand(size, generator=generator) + 0.1 for size in sizes]
+    return Vector(t.to(kind) for t, kind in zip(drawn, kinds, strict=False))
+
+
+def test_rows_that_are_read_and_written_again_are_the_vector():
+    vector = around_chunks()
+    read = {(own.start, own.stop): rows.clone() for own, rows in chunks_of(vector)}
+    again = vector_of(layout(vector), lambda own, room: room.copy_(read.pop((own.start, own.stop))))
+    assert again.equal(vector)
+    assert not read
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_encoding_changes_no_vector(name):
+    vector = around_chunks()
+    before = vector.clone()
+    CODECS[name].encode(vector, seed=0)
+    assert vector.equal(before)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", ["fedavg", "fedcm", "fedlada-rows", "localmuon", "fedmuon"])
+def test_a_preset_leaves_no_vector_of_the_models_size_exact(preset, name, capsys):
+    main(["traffic", name, "--codec", preset])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    sent = {cells[1]: cells[2] for cells in lines if cells[0] in ("down", "up")}
+    assert {"x", "delta"} <= sent.keys()
+    assert "exact" not in [codec for vector, codec in sent.items() if "_rows" not in vector]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -29,9 +29,9 @@ CODECS: dict[str, Codec] = {
 """Every codec by name; to use your own, add an entry on both sides."""
 
 PRESETS = {
-    "safe": "x=bf16 g_a=int4 | delta=int8",
-    "default": "x=int8 g_a=int4 | delta=int4",
-    "small": "x=int6 g_a=int4 | delta=eden2",
+    "safe": "x=bf16 g_a=int4 m_mean=int8 | delta=int8 m=int8",
+    "default": "x=int8 g_a=int4 m_mean=int8 | delta=int4 m=int8",
+    "small": "x=int6 g_a=int4 m_mean=int8 | delta=eden2 m=int8",
 }
 """Codecs that go together, by name; a vector that is not named is sent exactly."""
 
