@@ -96,6 +96,12 @@ QUESTIONS = (
         targets=(0.1, 0.15, 0.2),
         megabytes=True,
     ),
+    Question(
+        "muon",
+        (FEDLADA, "main/fedcm-*-seed0", "main/fedavg-*-seed0", "muon/*"),
+        targets=(0.5, 0.55, 0.58),
+    ),
+    Question("bytes_resnet", ("bytes_resnet/*",), targets=(0.15, 0.2, 0.25), megabytes=True),
     Question("reference", ("main/fedavg-*-seed0", FEDLADA, "reference/*")),
     Question("headline", ("headline/*",), targets=(0.4, 0.5, 0.6, 0.7)),
 )
@@ -208,7 +214,8 @@ def prices(question: Question) -> str:
 
 def tables() -> dict[str, str]:
     """All tables by name."""
-    made = {name: tuned(name) for name in ("tune", "tune_rows", "tune100", "tune100_rows")}
+    tunings = ("tune", "tune_rows", "tune100", "tune100_rows", "tune_resnet")
+    made = {name: tuned(name) for name in tunings}
     made |= {"ratios": ratios(QUESTIONS[0])}
     coded = [question for question in QUESTIONS if question.name.startswith("bytes")]
     made |= {f"prices {question.name}": prices(question) for question in coded}
