@@ -58,6 +58,16 @@ def test_every_corner_is_equally_likely():
     assert centres.bincount() / 9000 == pytest.approx([1 / 9] * 9, abs=0.02)
 
 
+def test_a_share_of_the_images_is_shifted_and_shifted_as_all_would_be():
+    batch = images(4000)
+    all_shifted = random_crop(batch, padding=4, generator=generator())
+    half = random_crop(batch, padding=4, generator=generator(), share=0.5)
+    same, shifted = ((half == other).flatten(1).all(dim=1) for other in (batch, all_shifted))
+    assert (same | shifted).all()
+    # One shift of 81 moves nothing, so that a little over half stay; 4 sigma are 0.03.
+    assert float(same.float().mean()) == pytest.approx(0.5 + 0.5 / 81, abs=0.03)
+
+
 def test_flip_mirrors_half_of_the_images_and_nothing_else():
     batch = images(400)
     result = random_flip(batch, generator())
@@ -97,6 +107,7 @@ def test_augment_without_crop_and_flip_is_plain():
         ({"mean": (0.5,), "std": (0.5, 0.5)}, "one number per channel"),
         ({"mean": (0.5,), "std": (0.0,)}, "positive"),
         ({"mean": (0.5,), "std": (0.5,), "crop": -1}, "crop is -1"),
+        ({"mean": (0.5,), "std": (0.5,), "crop_share": 0.0}, "crop_share is 0.0; give the share"),
     ],
 )
 def test_impossible_augmentation_is_refused_with_advice(arguments, sentence):

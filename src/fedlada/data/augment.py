@@ -42,6 +42,8 @@ class Augment:
         mean: the mean of each channel, for pixels in 0 to 1.
         std: the standard deviation of each channel.
         crop: the largest random shift in each direction, in pixels; 0 for no shift.
+        crop_share: how many images are shifted: 1 for all, 0.5 for a half chosen at random, as in
+            the paper's simulator.
         flip: whether half of the images are mirrored left to right.
     """
 
@@ -49,6 +51,7 @@ class Augment:
     std: tuple[float, ...]
     crop: int = 4
     flip: bool = False
+    crop_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -59,12 +62,19 @@ class Augment:
             )
         if self.crop < 0:
             raise ValueError(f"crop is {self.crop}; give pixels of padding, or 0 for no crop.")
+        if not 0 < self.crop_share <= 1:
+            raise ValueError(
+                f"crop_share is {self.crop_share}; give the share of images to shift, above 0 and "
+                "at most 1, or crop=0 for no crop."
+            )
 
     def __call__(self, inputs: Tensor, generator: Generator) -> Tensor:
         """Normalise and augment a uint8 batch [B, C, H, W] into float32."""
         batch = self.plain(inputs)
         if self.crop:
-            batch = random_crop(batch, padding=self.crop, generator=generator)
+            batch = random_crop(
+                batch, padding=self.crop, generator=generator, share=self.crop_share
+            )
         if self.flip:
             batch = random_flip(batch, generator)
         return batch
@@ -88,10 +98,18 @@ def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     return inputs.to(torch.float32, copy=True).mul_(scale).add_(shift.view(-1, 1, 1))
 
 
-def random_crop(batch: Tensor, *, padding: int = 4, generator: Generator) -> Tensor:
-    """Pad [B, C, H, W] with zeros on all sides and cut H x W out of each image at random."""
+def random_crop(
+    batch: Tensor, *, padding: int = 4, generator: Generator, share: float = 1.0
+) -> Tensor:
+    """Pad [B, C, H, W] with zeros on all sides and cut H x W out of each image at random.
+
+    Each image is shifted with probability ``share`` and stays as it is otherwise.
+    """
     count, _, height, width = batch.shape
-    corners = torch.randint(2 * padding + 1, (2, count), generator=generator).to(batch.device)
+    corners = torch.randint(2 * padding + 1, (2, count), generator=generator)
+    if share < 1:
+        corners[:, torch.rand(count, generator=generator) >= share] = padding
+    corners = corners.to(batch.device)
     # Two unfolds make a view of every possible cut, and one gather copies the chosen cuts. This
     # takes half the time of gathering pixels and three quarters of the time of slicing each image.
     cuts = pad(batch, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)

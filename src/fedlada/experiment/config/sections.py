@@ -114,6 +114,8 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     crop: Annotated[int, Field(ge=0)] = 4
     """The largest random shift of images, in pixels; the default depends on the data set."""
+    crop_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of images that are shifted."""
     flip: bool = False
 
     @model_validator(mode="before")

@@ -169,7 +169,8 @@ def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | No
                 f"{config.data.dataset} does not say how its images are normalised; give Images"
                 " statistics, such as statistics=Statistics.of(inputs) of the training set."
             )
-        return Augment(*train.statistics, crop=config.train.crop, flip=config.train.flip)
+        chosen = config.train.model_dump(include={"crop", "flip", "crop_share"})
+        return Augment(*train.statistics, **chosen)
     for key, value in (("crop", config.train.crop), ("flip", config.train.flip)):
         if value:
             raise ExperimentError(
