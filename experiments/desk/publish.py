@@ -92,7 +92,7 @@ QUESTIONS = (
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question(
         "bytes100",
-        ("cifar100/fedlada-*", "cifar100/fedcm-*", "cifar100/fedavg-*", "bytes100/*"),
+        ("cifar100/fedlada-*", "cifar100/fedcm-*", "cifar100/fedavg*", "bytes100/*", "direction/*"),
         targets=(0.1, 0.15, 0.2),
         megabytes=True,
     ),
@@ -136,8 +136,7 @@ def table(question: Question) -> str:
         row += [reached(group[f"{column}_to_{t:g}"], scale, 0) for t in question.targets]
         row += [spread(group["consistency"].to_list(), 3)] if question.consistency else []
         rows.append(row)
-    lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown([titles, [":--", *["--:"] * (len(titles) - 1)], *rows])
 
 
 def tuned(sweep: str) -> str:
@@ -182,7 +181,7 @@ def ratios(question: Question, of: str = "fedlada") -> str:
                 for c in (f"rounds_to_{t:g}" for t in question.targets)
             ]
             lines.append([str(other), *(reached(values, 1, 2) for values in row)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def prices(question: Question) -> str:
@@ -205,18 +204,22 @@ def prices(question: Question) -> str:
         row = [str(title), str(codec), str(len(group))]
         row += ["" if codec == "exact" else f"{spread(loss, 2)} ({len(loss)})"]
         row += [reached(base[c] / base[f"{c}_of"], 1, 2) for c in columns]
-        row += [
-            reached(same[c] / same[f"{c}_of"], 1, 2) if len(same) else "–" for c in columns[-1:]
-        ]
+        c = columns[-1]
+        row += [reached(same[c] / same[f"{c}_of"], 1, 2) if len(same) else "–"]
         lines.append(row)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Lines of cells as a table."""
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def tables() -> dict[str, str]:
     """All tables by name."""
     tunings = ("tune", "tune_rows", "tune100", "tune100_rows", "tune_resnet")
-    made = {name: tuned(name) for name in tunings}
-    made |= {"ratios": ratios(QUESTIONS[0])}
+    made = {"ratios": ratios(QUESTIONS[0])} | {name: tuned(name) for name in tunings}
     coded = [question for question in QUESTIONS if question.name.startswith("bytes")]
     made |= {f"prices {question.name}": prices(question) for question in coded}
     return made | {question.name: table(question) for question in QUESTIONS}
