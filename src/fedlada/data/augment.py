@@ -5,7 +5,7 @@ As in the paper's simulator, images are padded after they are normalised. A shif
 therefore has a border of the mean colour, not a black one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -51,7 +51,7 @@ class Augment:
     std: tuple[float, ...]
     crop: int = 4
     flip: bool = False
-    crop_share: float = 1.0
+    crop_share: float = field(default=1.0, metadata={"later": "0.3.0"})
 
     def __post_init__(self) -> None:
         """Check the arguments."""

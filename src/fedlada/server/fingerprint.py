@@ -46,13 +46,18 @@ def describe(value: object) -> Plain:
     if value is Mean:
         return "mean"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"is": type(value).__name__} | own
+        own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if _told(f, value)}
+        return {"is": type(value).__name__} | {name: describe(item) for name, item in own.items()}
     if isinstance(value, torch.dtype | torch.device | torch.Size | PurePath):
         return str(value)
     if isinstance(value, Tensor):
         return f"tensor {value.dtype} {list(value.shape)} {_hash(value)}"
     return _collection(value)
+
+
+def _told(field: dataclasses.Field[object], value: object) -> bool:
+    """Return whether to describe a field: one that came later only if it is not at its default."""
+    return "later" not in field.metadata or getattr(value, field.name) != field.default
 
 
 def _collection(value: object) -> Plain:

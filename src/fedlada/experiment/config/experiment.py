@@ -39,8 +39,9 @@ PLANNED = {
     for f in dataclasses.fields(Plan)
     if f.name != "algorithm"
 }
-# Keys that 0.2.0 did not have; if they are None, the run has the same identity as in 0.2.0.
-LATER = ("data.task", "data.options.")
+# Keys that 0.2.0 did not have, with the value that stands for what it did: such a run has the
+# same identity as in 0.2.0. So have options of the data that are None.
+LATER = {"data.task": None, "train.crop_share": 1.0}
 # Keys that 0.2.0 did not have and that a run's identity already contains as fields of the plan.
 IN_PLAN = tuple(
     f"federation.{name}"
@@ -173,7 +174,8 @@ class Experiment(Section):
             for key, value in flat.items()
             if key not in FREE
             and not key.startswith(IN_PLAN)
-            and not (value is None and key.startswith(LATER))
+            and not (key in LATER and value == LATER[key])
+            and not (value is None and key.startswith("data.options."))
         }
 
     def resolved(self) -> Experiment:
