@@ -27,6 +27,7 @@ class Colour(enum.Enum):
 @dataclasses.dataclass
 class Split:
     rows: object
+    order: int = dataclasses.field(default=0, metadata={"later": "0.3.0"})
 
 
 UNLIKE = {
@@ -54,6 +55,7 @@ UNLIKE = {
     "members of an enumeration": (Colour.RED, Colour.BLUE),
     "devices": (torch.device("cpu"), torch.device("meta")),
     "inside a dataclass": (Split(np.array([1])), Split(np.array([2]))),
+    "in a field that came later": (Split(1), Split(1, order=1)),
     "inside a list": ([np.array([1])], [np.array([2])]),
     "functions": (operator.add, operator.sub),
     "classes": (nn.Linear, nn.Conv2d),
@@ -140,3 +142,7 @@ def test_what_earlier_versions_kept_less_of_does_not_stop_their_runs(kind):
     assert differences(as_saved(now, then, 2), then) == []
     assert differences(as_saved(now, then, 3), then)
     assert differences(as_saved({"a": 2}, {"a": 1}, 1), {"a": 1})
+
+
+def test_a_field_that_came_later_is_not_told_at_its_default():
+    assert describe(Split(1)) == {"is": "Split", "rows": 1}

@@ -186,6 +186,7 @@ def test_one_owner_may_train_alone(own_data):
         (["data.only=4", "federation.cohort=1"], "numbered from 0 to 3"),
         (["engine.name=deployment", "engine.nodes=5"], "more than the 4 clients"),
         (["train.crop=2"], "train.crop is 2, but lines holds no images"),
+        (["train.crop_share=0.5"], "train.crop_share is 0.5, but lines holds no images"),
         (["data.dataset=digits"], "does not say whom its examples belong to"),
         (["model.hidden=0"], "hidden is 0"),
         (["model.name=lenet"], "lenet takes square images"),

@@ -171,8 +171,9 @@ def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | No
             )
         chosen = config.train.model_dump(include={"crop", "flip", "crop_share"})
         return Augment(*train.statistics, **chosen)
-    for key, value in (("crop", config.train.crop), ("flip", config.train.flip)):
-        if value:
+    for key, off in (("crop", 0), ("flip", False), ("crop_share", 1.0)):
+        value = getattr(config.train, key)
+        if value != off:
             raise ExperimentError(
                 f"train.{key} is {value!r}, but {config.data.dataset} holds no images; leave it"
                 " out."
