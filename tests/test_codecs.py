@@ -155,9 +155,9 @@ def test_what_is_not_finite_stays_so(name):
 def test_packed_codes_come_back(bits):
     codes = torch.randint(2**bits, (3, BLOCK), dtype=torch.uint8)
     payload = torch.zeros(size_of(0, 3, bits), dtype=torch.uint8)
-    _, parts = opened(payload, 0, 3, bits)
-    pack(codes, bits, parts)
-    assert torch.equal(unpack(parts, bits), codes)
+    _, packed = opened(payload, 0, 3, bits)
+    pack(codes, bits, packed)
+    assert torch.equal(unpack(packed, bits), codes)
 
 
 @settings(max_examples=200, deadline=None)

@@ -42,7 +42,7 @@ SMALLEST = 2.0**-149
 class Block(Codec):
     """Integers of 2 to 8 bits, with a float32 scale for every 256 of them."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def __init__(self, bits: int) -> None:
         self.bits, self.levels = bits, 2 ** (bits - 1) - 1
@@ -54,7 +54,7 @@ class Block(Codec):
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
         rows = rows_of(vector)
         payload = torch.empty(size_of(rows, rows, self.bits), dtype=torch.uint8)
-        scales, parts = opened(payload, rows, rows, self.bits)
+        scales, packed = opened(payload, rows, rows, self.bits)
         dither = Dither(min(rows, CHUNK), seed)
         spare, whole = torch.empty(2, min(rows, CHUNK), BLOCK).unbind()
         codes, bytes_ = whole.view(torch.int32), torch.empty(whole.shape, dtype=torch.uint8)
@@ -67,16 +67,16 @@ class Block(Codec):
             sums.add_(shares, alpha=self.levels * ONE).add_(self.levels * ONE)
             # All are positive, so that cutting off what is behind the point rounds down.
             numbers.copy_(sums).bitwise_right_shift_(16)
-            pack(bytes_[: len(z)].copy_(numbers), self.bits, [part[own] for part in parts])
+            pack(bytes_[: len(z)].copy_(numbers), self.bits, packed[own])
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
         rows = count(layout)
-        scales, parts = opened(payload, rows, rows, self.bits)
+        scales, packed = opened(payload, rows, rows, self.bits)
 
         def write(own: slice, room: Tensor) -> None:
             # Divide by the levels first, so that the largest code is the scale itself.
-            room.copy_(unpack([part[own] for part in parts], self.bits))
+            room.copy_(unpack(packed[own], self.bits))
             room.sub_(self.levels).div_(self.levels).mul_(scales[own, None])
 
         return vector_of(layout, write)

@@ -53,7 +53,7 @@ class Eden(Codec):
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
         rows = _wide(rows_of(vector))
         payload = torch.empty(self._bytes(rows), dtype=torch.uint8)
-        scales, parts = self._open(payload, rows)
+        scales, packed = self._open(payload, rows)
         payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
         signs = torch.Generator().manual_seed(seed)
         for narrow, block in chunks_of(vector):
@@ -66,18 +66,18 @@ class Eden(Codec):
             chosen = self._chosen(codes)
             scale = norm / (z.mul_(chosen).sum(1, keepdim=True) / norm)
             scales[own] = torch.where(norm == 0, 0, scale)
-            pack(codes.view(-1, BLOCK), self.bits, [_four(part, own) for part in parts])
+            pack(codes.view(-1, BLOCK), self.bits, _four(packed, own))
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
-        scales, parts = self._open(payload, _wide(count(layout)))
+        scales, packed = self._open(payload, _wide(count(layout)))
         # The seed may be a liar's: any 63 bits will do.
         seed = int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
         signs = torch.Generator().manual_seed(seed)
 
         def write(narrow: slice, room: Tensor) -> None:
             own = _widely(narrow)
-            codes = unpack([_four(part, own) for part in parts], self.bits)
+            codes = unpack(_four(packed, own), self.bits)
             wide = _flipped(_rotated(self._chosen(codes).mul_(scales[own])), signs)
             room.copy_(wide.view(-1, BLOCK)[: len(room)])
 
@@ -90,10 +90,10 @@ class Eden(Codec):
     def _bytes(self, rows: int) -> int:
         return size_of(SEED + rows, 4 * rows, self.bits)
 
-    def _open(self, payload: Tensor, rows: int) -> tuple[Tensor, list[Tensor]]:
+    def _open(self, payload: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """Return the scales and the packed codes."""
-        numbers, parts = opened(payload, SEED + rows, 4 * rows, self.bits)
-        return numbers[SEED:, None], parts
+        numbers, packed = opened(payload, SEED + rows, 4 * rows, self.bits)
+        return numbers[SEED:, None], packed
 
 
 def _wide(narrow: int) -> int:
@@ -111,9 +111,9 @@ def _widened(narrow: Tensor) -> Tensor:
     return torch.cat([narrow, narrow.new_zeros(missing, BLOCK)]).view(-1, WIDTH)
 
 
-def _four(part: Tensor, rows: slice) -> Tensor:
+def _four(packed: Tensor, rows: slice) -> Tensor:
     """Return the four narrow rows of each of these rows."""
-    return part[4 * rows.start : 4 * rows.stop]
+    return packed[4 * rows.start : 4 * rows.stop]
 
 
 def _flipped(rows: Tensor, generator: torch.Generator) -> Tensor:

@@ -34,7 +34,7 @@ class Log(Codec):
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
         rows = rows_of(vector)
         payload = torch.empty(size_of(2 * rows, rows, self.bits), dtype=torch.uint8)
-        bounds, parts = opened(payload, 2 * rows, rows, self.bits)
+        bounds, packed = opened(payload, 2 * rows, rows, self.bits)
         for own, block in chunks_of(vector):
             # Padding is 0 and takes the block's largest, which changes neither bound.
             largest = block.amax(1, keepdim=True)
@@ -43,16 +43,16 @@ class Log(Codec):
             bounds.view(-1, 2)[own] = torch.cat([low, high], 1)
             step = self._step(low, high)
             codes = logs.sub_(low).div_(step).round_().clamp_(0, self.top).to(torch.uint8)
-            pack(codes, self.bits, [part[own] for part in parts])
+            pack(codes, self.bits, packed[own])
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
         rows = count(layout)
-        bounds, parts = opened(payload, 2 * rows, rows, self.bits)
+        bounds, packed = opened(payload, 2 * rows, rows, self.bits)
 
         def write(own: slice, room: Tensor) -> None:
             low, high = bounds.view(-1, 2)[own].chunk(2, dim=1)
-            room.copy_(unpack([part[own] for part in parts], self.bits))
+            room.copy_(unpack(packed[own], self.bits))
             room.mul_(self._step(low, high)).add_(low).exp_()
 
         return vector_of(layout, write)
