@@ -6,7 +6,8 @@ Whole runs with and without a codec part ways in their first rounds, and where e
 chance.  A branch begins with the server's state after ``--at`` rounds, samples the same clients and
 batches as its siblings, and differs from them by its codec.  The file is a sweep over codecs and
 seeds; one of the codecs is ``exact``.  A line of the output is a branch: its accuracy and its
-clients' training loss over the last ``--last`` rounds.  Lines that are there are kept.
+clients' training loss over the last ``--last`` rounds.  Lines that are there are kept, so give
+other rounds another ``--out``.
 
     python experiments/desk/branches.py --table experiments/desk/results/branches.jsonl
 
@@ -70,9 +71,7 @@ def grow(configs: list[Experiment], out: Path, *, at: int, rounds: int, last: in
     if not missing:
         return
     problem = build(missing[0])
-    state = None
-    if at:
-        _, state = run(missing[0], problem, None, codec="exact", rounds=at)
+    _, state = run(missing[0], problem, None, codec="exact", rounds=at)
     for config in missing:
         codec = config.federation.codec
         records, _ = run(config, problem, state, codec=codec, rounds=at + rounds)
