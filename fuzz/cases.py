@@ -84,7 +84,7 @@ CAP = ROOM + UP.nbytes()
 PICKLE = pickle.dumps(Unpickled())
 CODED = {
     name: Codecs.read(f"| delta={name} v_hat=log8")
-    for name in ("int8", "int6", "int4", "int3", "bf16", "eden2", "eden1", "log4")
+    for name in ("int8", "int6", "sub5", "int4", "sub4", "int3", "bf16", "eden2", "eden1", "log4")
 }
 PAYLOADS = {
     name: {

@@ -17,7 +17,8 @@ from fedlada.protocol.wire import receive, send
 from fedlada.server.guard import Guard
 
 INTEGERS = {name: int(name[3:]) for name in CODECS if name.startswith("int")}
-UNBIASED = [*INTEGERS, "eden1", "eden2"]
+SUBTRACTIVE = {name: int(name[3:]) for name in CODECS if name.startswith("sub")}
+UNBIASED = [*INTEGERS, *SUBTRACTIVE, "eden1", "eden2"]
 LOSSY = [name for name in CODECS if name != "exact"]
 SCALES = [1e-45, 1e-38, 1e-20, 1.0, 1e20, 1e30]
 
@@ -67,12 +68,24 @@ def test_shapes_and_types_come_back_and_the_bytes_are_those_foretold(name):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", INTEGERS)
-def test_an_integer_is_off_by_less_than_a_level_of_its_block(name, scale):
-    vector, levels = example(scale), 2 ** (INTEGERS[name] - 1) - 1
+@pytest.mark.parametrize("name", [*INTEGERS, *SUBTRACTIVE])
+def test_an_integer_is_off_by_less_than_a_level_of_its_block_or_half_of_one(name, scale):
+    vector, levels = example(scale), 2 ** (int(name[3:]) - 1) - 1
+    most = 0.5 if name in SUBTRACTIVE else 1.0
     for own, back in zip(blocks(vector), blocks(through(name, vector)), strict=True):
-        rounding = 2e-6 * float(own.abs().max()) + 2e-45
-        assert float((own - back).abs().max()) <= float(own.abs().max()) / levels + rounding
+        largest = float(own.abs().max())
+        rounding = 2e-6 * largest + 2e-45
+        assert float((own - back).abs().max()) <= most * largest / levels + rounding
+
+
+@pytest.mark.parametrize("bits", SUBTRACTIVE.values())
+def test_subtracting_what_was_added_halves_the_error_for_the_same_bytes(bits):
+    vector = Vector([torch.randn(400 * BLOCK, generator=torch.Generator().manual_seed(1))])
+    pair = [f"{kind}{bits}" for kind in ("sub", "int")]
+    sent, kept = (CODECS[name].encode(vector, seed=0).numel() for name in pair)
+    assert sent <= 1.01 * kept
+    wrong, before = (through(name, vector).distance(vector) ** 2 for name in pair)
+    assert wrong <= 0.6 * before
 
 
 @pytest.mark.parametrize("scale", SCALES[1:])
@@ -97,7 +110,7 @@ def test_the_mean_over_many_draws_is_the_number(name):
     assert bias(lambda vector, seed: through(name, vector, seed)) <= 1.3
 
 
-@pytest.mark.parametrize("name", ["int8", "int3", "eden1"])
+@pytest.mark.parametrize("name", ["int8", "int3", "sub8", "sub3", "eden1"])
 def test_errors_far_apart_are_as_good_as_independent(name):
     """The variance of their sum over several chunks is the sum of their variances."""
     vector = Vector([torch.randn(3 * CHUNK * BLOCK, generator=torch.Generator().manual_seed(1))])
@@ -186,7 +199,7 @@ def test_a_compressed_payload_that_grows_is_refused_before_it_is_read():
         receive("delta", payload, layout(vector), Codecs.read("| delta=int8"), "up")
 
 
-@pytest.mark.parametrize("name", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["bf16", "int8", "sub4"])
 def test_bytes_behind_a_compressed_payload_are_refused(name):
     vector, own = example(), Codecs.read(f"| delta={name}")
     payload = CODECS[name].encode(vector, seed=0)

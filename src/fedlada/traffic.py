@@ -71,7 +71,7 @@ def traffic(words: Sequence[str]) -> None:
     parser.add_argument(
         "--codec",
         default="exact",
-        help=f"exact, {', '.join(PRESETS)}, or by vector: 'x=int8 g_a=int4 | delta=int4'",
+        help=f"exact, {', '.join(PRESETS)}, or by vector: 'x=sub8 g_a=sub4 | delta=sub5'",
     )
     options = parser.parse_args(words)
     print(table(options.algorithm, options.model, options.codec))

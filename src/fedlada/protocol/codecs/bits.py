@@ -1,4 +1,4 @@
-"""A payload: a few float32 numbers, such as scales, and rows of codes of a few bits each.
+"""A payload: perhaps a seed, a few float32 numbers, such as scales, and rows of codes of few bits.
 
 Codes lie in rows of ``BLOCK``, one, two, four or eight to a byte.  A code of five bits has a byte
 of its own: its values are not equally common, and what compresses bytes finds that out best if
@@ -10,15 +10,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "opened", "pack", "size_of", "unpack"]
+__all__ = ["BLOCK", "SEED", "opened", "pack", "seed_of", "size_of", "unpack", "write_seed"]
 
 BLOCK = 256
 """Codes per row."""
+SEED = 2
+"""Numbers of a payload that its seed takes the place of, with its eight bytes."""
 
 
 def size_of(numbers: int, rows: int, bits: int) -> int:
     """Return the bytes of a payload of so many numbers and rows of codes."""
     return 4 * numbers + rows * BLOCK // _per_byte(bits)
+
+
+def write_seed(payload: Tensor, seed: int) -> None:
+    """Write a seed into the first bytes of a payload."""
+    payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
+
+
+def seed_of(payload: Tensor) -> int:
+    """Return the seed in the first bytes of a payload; of a liar's, any 63 bits will do."""
+    return int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
 
 
 def opened(payload: Tensor, numbers: int, rows: int, bits: int) -> tuple[Tensor, Tensor]:

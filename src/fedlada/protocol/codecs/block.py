@@ -4,16 +4,21 @@ A block of 256 numbers has the scale s, its largest magnitude.  With n = 2^(bits
 either side, a number z is sent as
 
 .. math::
-    q = \lfloor n z / s + u \rfloor, \qquad u \text{ uniform on } (0, 1),
+    q = \lfloor n z / s + u \rfloor, \qquad u \text{ uniform on } (0, 1).
 
-and read as q s / n, whose expectation is z; its error is below s / n.  Averaging over clients
-makes such errors small, which it does not for a biased code.  u has 12 bits and is never 0, so
-that a number which was decoded once is coded as itself, whatever its rounding errors; the bias that
-this leaves is at most 2^-13 of s / n.
+``int`` reads it as q s / n.  The expectation is z, the error below s / n, and a number that was
+decoded once is coded as itself: u has 12 bits and is never 0, so that rounding errors do not
+matter; the bias that this leaves is at most 2^-13 of s / n.
 
-Rows of numbers are coded a chunk at a time.  A place of chunk k has u = a + k b, modulo 1, with a
-and b drawn for that place: every u is uniform and any two are as good as independent, which is all
-that the mean and the variance of a sum depend on, and far cheaper than to draw each.
+``sub`` reads it as (q + 1/2 - u) s / n, for which the seed of u travels along.  The error is at
+most half a level, with half the variance, whatever z is; but what was decoded lies between the
+levels, and coding it again adds an error (Roberts 1962, "Picture coding using pseudo-random
+noise"; what is 0 in a block that is not comes back as a little noise).
+
+Averaging over clients makes such errors small, which it does not for a biased code.  Rows of
+numbers are coded a chunk at a time.  A place of chunk k has u = a + k b, modulo 1, with a and b
+drawn for that place: every u is uniform and any two are as good as independent, which is all that
+the mean and the variance of a sum depend on, and far cheaper than to draw each.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from torch import Tensor
 
 from ...algorithms import Vector
 from ..manifest import Layout
-from .bits import BLOCK, opened, pack, size_of, unpack
+from .bits import BLOCK, SEED, opened, pack, seed_of, size_of, unpack, write_seed
 from .codec import Codec
 from .rows import CHUNK, chunks_of, count, rows_of, vector_of
 
@@ -40,26 +45,27 @@ SMALLEST = 2.0**-149
 
 
 class Block(Codec):
-    """Integers of 2 to 8 bits, with a float32 scale for every 256 of them."""
+    """Integers of 2 to 8 bits, with a float32 scale for every 256 of them; ``sub`` has a seed."""
 
     version: ClassVar[int] = 4
 
-    def __init__(self, bits: int) -> None:
-        self.bits, self.levels = bits, 2 ** (bits - 1) - 1
+    def __init__(self, bits: int, *, subtract: bool = False) -> None:
+        self.bits, self.levels, self.subtract = bits, 2 ** (bits - 1) - 1, subtract
 
     def size(self, layout: Layout) -> int:
-        rows = count(layout)
-        return size_of(rows, rows, self.bits)
+        return self._bytes(count(layout))
 
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
         rows = rows_of(vector)
-        payload = torch.empty(size_of(rows, rows, self.bits), dtype=torch.uint8)
-        scales, packed = opened(payload, rows, rows, self.bits)
+        payload = torch.empty(self._bytes(rows), dtype=torch.uint8)
+        if self.subtract:
+            write_seed(payload, seed)
+        scales, packed = self._open(payload, rows)
         dither = Dither(min(rows, CHUNK), seed)
         spare, whole = torch.empty(2, min(rows, CHUNK), BLOCK).unbind()
         codes, bytes_ = whole.view(torch.int32), torch.empty(whole.shape, dtype=torch.uint8)
         for own, z in chunks_of(vector):
-            sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[own, None]
+            sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[own]
             torch.amax(torch.abs(z, out=sums), 1, keepdim=True, out=scale)
             # Divide first: a subnormal scale has no finite inverse.
             shares = torch.div(z, scale.clamp_min(SMALLEST), out=whole[: len(z)])
@@ -72,14 +78,33 @@ class Block(Codec):
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
         rows = count(layout)
-        scales, packed = opened(payload, rows, rows, self.bits)
+        scales, packed = self._open(payload, rows)
+        dither = Dither(min(rows, CHUNK), seed_of(payload)) if self.subtract else None
+        spare = torch.empty(min(rows, CHUNK) if self.subtract else 0, BLOCK)
 
         def write(own: slice, room: Tensor) -> None:
-            # Divide by the levels first, so that the largest code is the scale itself.
             room.copy_(unpack(packed[own], self.bits))
-            room.sub_(self.levels).div_(self.levels).mul_(scales[own, None])
+            if dither:
+                u = spare[: len(room)].copy_(dither.next(len(room)))
+                room.sub_(u, alpha=1 / ONE).sub_(self.levels - 0.5).mul_(1 / self.levels)
+            else:
+                # To divide is slower, but then the largest code is the scale itself.
+                room.sub_(self.levels).div_(self.levels)
+            room.mul_(scales[own])
 
         return vector_of(layout, write)
+
+    def _bytes(self, rows: int) -> int:
+        return size_of(self._head + rows, rows, self.bits)
+
+    def _open(self, payload: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Return the scales and the packed codes."""
+        numbers, packed = opened(payload, self._head + rows, rows, self.bits)
+        return numbers[self._head :, None], packed
+
+    @property
+    def _head(self) -> int:
+        return SEED if self.subtract else 0
 
 
 class Dither:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...algorithms import Vector
 from ..manifest import Layout
-from .bits import BLOCK, opened, pack, size_of, unpack
+from .bits import BLOCK, SEED, opened, pack, seed_of, size_of, unpack, write_seed
 from .codec import Codec
 from .rows import chunks_of, count, rows_of, vector_of
 
@@ -31,9 +31,6 @@ WIDTH = SIDE * SIDE
 
 CENTRES = {1: (0.7978845608,), 2: (0.4527800398, 1.5104176087)}
 """The positive centres of the Lloyd-Max quantiser of a standard normal."""
-
-SEED = 2
-"""Numbers of the payload that hold the seed of the signs: its eight bytes."""
 
 
 class Eden(Codec):
@@ -54,7 +51,7 @@ class Eden(Codec):
         rows = _wide(rows_of(vector))
         payload = torch.empty(self._bytes(rows), dtype=torch.uint8)
         scales, packed = self._open(payload, rows)
-        payload[: 4 * SEED] = torch.tensor([seed]).view(torch.uint8)
+        write_seed(payload, seed)
         signs = torch.Generator().manual_seed(seed)
         for narrow, block in chunks_of(vector):
             own = _widely(narrow)
@@ -71,9 +68,7 @@ class Eden(Codec):
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
         scales, packed = self._open(payload, _wide(count(layout)))
-        # The seed may be a liar's: any 63 bits will do.
-        seed = int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
-        signs = torch.Generator().manual_seed(seed)
+        signs = torch.Generator().manual_seed(seed_of(payload))
 
         def write(narrow: slice, room: Tensor) -> None:
             own = _widely(narrow)

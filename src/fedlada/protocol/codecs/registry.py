@@ -23,6 +23,7 @@ CODECS: dict[str, Codec] = {
     "exact": Exact(),
     "bf16": Zstd(BFloat16()),
     **{f"int{bits}": Zstd(Block(bits)) for bits in (8, 6, 5, 4, 3, 2)},
+    **{f"sub{bits}": Zstd(Block(bits, subtract=True)) for bits in (8, 6, 5, 4, 3, 2)},
     **{f"eden{bits}": Eden(bits) for bits in (2, 1)},
     **{f"log{bits}": Log(bits) for bits in (8, 4)},
 }
@@ -30,7 +31,7 @@ CODECS: dict[str, Codec] = {
 
 PRESETS = {
     "safe": "x=bf16 g_a=int4 m_mean=int8 | delta=int8 m=int8",
-    "default": "x=int8 g_a=int4 m_mean=int8 | delta=int4 m=int8",
+    "default": "x=sub8 g_a=sub4 m_mean=sub8 | delta=sub5 m=sub8",
     "small": "x=int6 g_a=int4 m_mean=int8 | delta=eden2 m=int8",
 }
 """Codecs that go together, by name; a vector that is not named is sent exactly."""
