@@ -81,16 +81,46 @@ def test_a_correction_that_corrects_nothing_is_fedavg(name, neutral):
     assert plain.vectors.x.equal(corrected.vectors.x)
 
 
+CANDIDATES = Path(__file__).parents[1] / "experiments/successor/candidates.py"
+
+
+def candidate(name: str) -> type[Amend]:
+    found: type[Amend] = runpy.run_path(str(CANDIDATES))[name]
+    return found
+
+
 def test_amending_the_gradient_or_the_direction_is_the_same_over_sgd():
-    candidates = Path(__file__).parents[1] / "experiments/successor/candidates.py"
-    amend_gradient = runpy.run_path(str(candidates))["AmendGradient"]
     sgd = SGD(lr=0.1, weight_decay=0.0)
     gradient, direction = (
-        federation(Algorithm(correction(sgd, alpha=0.2))) for correction in (amend_gradient, Amend)
+        federation(Algorithm(correction(sgd, alpha=0.2)))
+        for correction in (candidate("AmendGradient"), Amend)
     )
     gradient.run(ROUNDS)
     direction.run(ROUNDS)
     assert_close(gradient.x, direction.x, rtol=1e-12, atol=1e-12)
+
+
+def test_amending_by_what_equal_clients_have_in_common_is_amending():
+    equal = {"data": quadratics(1) * 8, "train": local_steps(K)}
+    common, amended = (
+        federation(Algorithm(correction(AMSGrad(), alpha=0.2)), **equal)
+        for correction in (candidate("AmendCommon"), Amend)
+    )
+    common.run(ROUNDS)
+    amended.run(ROUNDS)
+    assert_close(common.x, amended.x, rtol=1e-12, atol=1e-12)
+
+
+def test_before_it_amends_a_client_takes_its_own_steps_at_its_own_rate():
+    later = federation(Algorithm(candidate("AmendLater")(AMSGrad(lr=0.02), first=2, alone=0.5)))
+    plain = federation(algorithm("localamsgrad", lr=0.01))
+    later.run(2)
+    plain.run(2)
+    assert_close(later.x, plain.x, rtol=1e-12, atol=1e-12)
+    assert all(t.count_nonzero() for t in later.vectors.g_a)
+    later.run(1)
+    plain.run(1)
+    assert not torch.allclose(later.x, plain.x, rtol=1e-6)
 
 
 def test_fedlada_that_amends_nothing_is_localamsgrad():

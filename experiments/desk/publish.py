@@ -98,7 +98,7 @@ QUESTIONS = (
     ),
     Question(
         "muon",
-        (FEDLADA, "main/fedcm-*-seed0", "main/fedavg-*-seed0", "muon/*"),
+        (FEDLADA, "main/fedcm-*-seed0", "main/fedavg-*-seed0", "muon/*", "momentum/*"),
         targets=(0.5, 0.55, 0.58),
     ),
     Question("bytes_resnet", ("bytes_resnet/*",), targets=(0.15, 0.2, 0.25), megabytes=True),
@@ -218,7 +218,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 def tables() -> dict[str, str]:
     """All tables by name."""
-    tunings = ("tune", "tune_rows", "tune100", "tune100_rows", "tune_resnet")
+    tunings = [path.stem for path in HERE.glob("tune*.toml")]
     made = {"ratios": ratios(QUESTIONS[0])} | {name: tuned(name) for name in tunings}
     coded = [question for question in QUESTIONS if question.name.startswith("bytes")]
     made |= {f"prices {question.name}": prices(question) for question in coded}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedlada import Algorithm
-from fedlada.algorithms import Amend, AMSGrad, Correction, Muon, Round, Vector, Vectors
+from fedlada.algorithms import SGD, Amend, AMSGrad, Correction, Muon, Round, Vector, Vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,48 @@ class AmendAgreeing(Amend):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AmendCommon(Amend):
+    """Amend by the share of g_a that is common to clients, as their disagreement tells it.
+
+    With c the part of the clients' own mean displacement in their mean square, and S clients in a
+    round, two clients have p = (S c - 1) / (S - 1) of their squared length in common.  g_a is a
+    mean over the clients of (2 - alpha) / alpha rounds, n in all, so n p / (1 + (n - 1) p) of its
+    square is common to them, and the rest is chance: g_a is multiplied by that.
+    """
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        coasted = server.g_a * (r.lr_sum * (1 - self.alpha))
+        own = mean.delta - coasted
+        square = r.delta_square - 2 * mean.delta.dot(coasted) + coasted.dot(coasted)
+        super().serve(server, mean, r)
+        part = own.dot(own) / square if square > 0 else 1.0
+        clients = max(2, r.accepted)
+        p = min(1.0, max(0.0, (clients * part - 1) / (clients - 1)))
+        n = clients * (2 - self.alpha) / self.alpha
+        server.g_a = server.g_a * (n * p / (1 + (n - 1) * p))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmendLater(Amend):
+    """Amend from a later round on; before it clients take ``alone`` of the rate by themselves.
+
+    g_a is 0 until then and begins at its full length, the mean direction of the last such round.
+    """
+
+    first: int = 20
+    alone: float = 0.5
+
+    def lr_factor(self, round: int) -> float:
+        return super().lr_factor(round) * (self.alone / self.alpha if round < self.first else 1.0)
+
+    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
+        super().serve(server, mean, r)
+        left = self.first - 1 - r.updates
+        if left >= 0:
+            server.g_a = server.g_a * (0.0 if left else 1 / self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnMuon(Muon):
     """Muon whose momentum begins at 0 in every round and is not sent."""
 
@@ -72,4 +114,7 @@ class OwnMuon(Muon):
 
 GRADIENT = Algorithm(AmendGradient(AMSGrad()))
 AGREEING = Algorithm(AmendAgreeing(AMSGrad()))
+COMMON = Algorithm(AmendCommon(AMSGrad()))
+LATER = Algorithm(AmendLater(AMSGrad()))
+SGD_LATER = Algorithm(AmendLater(SGD()))
 OWN_MOMENTUM = Algorithm(Amend(OwnMuon(), alpha=0.5))

@@ -18,7 +18,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from fedlada.client.scale import BITS, PERCENT, Scale
 from fedlada.experiment.config.cells import cells
@@ -28,21 +28,28 @@ HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, TOURNAMENT, PAGE = HERE / "results", HERE / "../tournament", HERE / "README.md"
 filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
 packed = runpy.run_path(str(TOURNAMENT / "publish.py"))["packed"]
-SCORES = {"cifar10": ("validation_accuracy", PERCENT), "shakespeare": ("validation_bits", BITS)}
-BESIDE = ("fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
+ACCURACY, TEXT = ("validation_accuracy", PERCENT), ("validation_bits", BITS)
+SCORES = {"cifar10": ACCURACY, "cifar100": ACCURACY, "shakespeare": TEXT, "vit": ACCURACY}
+BESIDE = ("localmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
+BESIDE += ("fedadamw", "fedlada-rows")
 LAST = 3  # evaluations that are averaged, as in the tournament
 
 
 def collect(runs: Path) -> None:
-    """Pack the runs that have ended."""
+    """Pack the runs that have ended, beside those that are here already."""
     RESULTS.mkdir(exist_ok=True)
     for problem in SCORES:
-        ended = sorted(path.parent for path in runs.glob(f"successor-{problem}/*/done.json"))
-        lines = [json.dumps(packed(run), separators=(",", ":")) for run in ended]
-        text = "\n".join(lines).replace(str(runs.resolve()), ".")
+        file = RESULTS / f"{problem}.jsonl"
+        before = map(json.loads, file.read_text().splitlines() if file.exists() else ())
+        lines = {line["run"]: line for line in before}
+        for ended in runs.glob(f"successor-{problem}/*/done.json"):
+            line = packed(ended.parent)
+            lines[line["run"]] = line
+        ordered = (json.dumps(lines[run], separators=(",", ":")) for run in sorted(lines))
+        text = "\n".join(ordered).replace(str(runs.resolve()), ".")
         text = text.replace(str(HERE.resolve()), "experiments/successor")
         if lines:
-            (RESULTS / f"{problem}.jsonl").write_text(text + "\n")
+            file.write_text(text + "\n")
 
 
 def tries(problem: str) -> Iterator[tuple[str, float, float]]:
@@ -67,14 +74,18 @@ def tries(problem: str) -> Iterator[tuple[str, float, float]]:
 def table(problem: str) -> str:
     """Every variant with its lr and scores, the best lr in bold and the best variant first."""
     scale: Scale = SCORES[problem][1]
-    found: dict[str, dict[float, float]] = {}
+    found: dict[str, dict[float, list[float]]] = {}
     for variant, lr, score in tries(problem):
-        found.setdefault(variant, {})[lr] = score
+        found.setdefault(variant, {}).setdefault(lr, []).append(score)
+    means = {k: {lr: mean(scores) for lr, scores in v.items()} for k, v in found.items()}
     lines = [f"| | lr: {scale.unit} |", "| :-- | :-- |"]
-    for variant in best_first({k: scale.best([*v.values()]) for k, v in found.items()}, scale):
-        best = best_first(found[variant], scale)[0]
-        texts = [f"{lr:g}: {scale.number(score)}" for lr, score in sorted(found[variant].items())]
-        texts = [f"**{t}**" if t.startswith(f"{best:g}:") else t for t in texts]
+    for variant in best_first({k: scale.best([*v.values()]) for k, v in means.items()}, scale):
+        best = best_first(means[variant], scale)[0]
+        texts = []
+        for lr, scores in sorted(found[variant].items()):
+            spread = f" ± {scale.number(stdev(scores))}" if len(scores) > 1 else ""
+            text = f"{lr:g}: {scale.number(mean(scores))}{spread}"
+            texts.append(f"**{text}**" if lr == best else text)
         lines.append(f"| {variant} | {', '.join(texts)} |")
     return "\n".join(lines)
 
