@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -176,6 +177,19 @@ def test_a_message_whose_worker_is_killed_fails_and_one_that_is_given_up_ends_it
         receive(connection, 1)
         (worker,) = workers(node)
     await_end(worker)
+
+
+def test_an_empty_part_is_sent_at_once_so_that_who_has_read_it_may_hang_up() -> None:
+    worker, node = socket.socketpair()
+
+    class Connection:
+        def sendall(self, data: bytes) -> None:
+            worker.sendall(data)
+            assert receive(node, 1) == [b""]
+            node.close()
+
+    with worker:
+        send(Connection(), b"")  # type: ignore[arg-type]
 
 
 def test_an_unused_worker_ends(node: subprocess.Popen, context: Context) -> None:

@@ -84,7 +84,8 @@ def send(connection: socket.socket, *parts: bytes) -> None:
     try:
         for part in parts:
             connection.sendall(_LENGTH.pack(len(part)))
-            connection.sendall(part)
+            if part:  # the other process may have closed by now: it has all of an empty part
+                connection.sendall(part)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ConnectionEnded("the other process ended before it had read all") from error
 
