@@ -183,3 +183,36 @@ def test_the_loop_refuses_what_it_does_not_know(digits):
         fedlada.LocalTraining(steps=5, epochs=5)
     with pytest.raises(ValueError, match="buffers is 'mean'"):
         fedlada.simulate(net(), digits, buffers="mean")
+
+
+@pytest.mark.parametrize(("name", "settings"), [("fedavg", {}), ("fedcm", {"alpha": 0.9})])
+def test_weights_without_a_gradient_decay_to_0_and_not_to_numbers_that_are_slow(name, settings):
+    """The second input is always 0; weight decay halves its weights in every step."""
+    inputs = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 0])
+    data = [ClientData(inputs, (inputs[:, 0] > 0).long())] * 3
+    run = fedlada.simulate(
+        nn.Linear(2, 2),
+        data,
+        algorithm=fedlada.algorithm(name, lr=0.5, weight_decay=1.0, **settings),
+        rounds=60,
+        train=fedlada.LocalTraining(steps=5, batch_size=20),
+    )
+    run.run()
+    assert flat(run.state.vectors.x)[[1, 3]].eq(0).all()
+    for vector in run.state.vectors.values():
+        sizes = flat(vector).abs()
+        assert not ((sizes > 0) & (sizes < 2.0**-100)).any()
+
+
+def test_a_second_moment_that_starts_below_what_is_dropped_stays():
+    eps = 1e-18  # its square is a normal number, smaller than those that are dropped
+    inputs = torch.zeros(20, 2)
+    run = fedlada.simulate(
+        nn.Linear(2, 2, bias=False),
+        [ClientData(inputs, torch.zeros(20, dtype=torch.long))],
+        algorithm=fedlada.algorithm("fedlada", eps=eps, weight_decay=0.0),
+        rounds=2,
+        train=fedlada.LocalTraining(steps=2, batch_size=20),
+    )
+    run.run()
+    torch.testing.assert_close(flat(run.state.vectors.v), torch.full((4,), eps**2))

@@ -60,7 +60,7 @@ QUESTIONS = (
     Question("communication", ("main/*",), targets=(0.5, 0.55, 0.58), megabytes=True),
     Question(
         "bytes",
-        (FEDLADA.replace("seed0", "seed*"), "main/fedcm-*", "main/fedavg-*", "bytes/*"),
+        ("main/fedlada-lr*", "main/fedcm-*", "main/fedavg-*", "bytes/*", "momentum/*rows*"),
         targets=(0.5, 0.55, 0.58),
         megabytes=True,
     ),
@@ -92,7 +92,7 @@ QUESTIONS = (
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question(
         "bytes100",
-        ("cifar100/fedlada-*", "cifar100/fedcm-*", "cifar100/fedavg*", "bytes100/*", "direction/*"),
+        ("cifar100/fed*", "bytes100/*", "direction/*", "momentum100/*"),
         targets=(0.1, 0.15, 0.2),
         megabytes=True,
     ),

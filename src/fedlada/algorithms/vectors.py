@@ -65,6 +65,18 @@ class Vector:
             torch._foreach_copy_(self.tensors, other.tensors)
         return self
 
+    def drop_dust_(self) -> Vector:
+        """Set to 0, in place, what is so near to it that its products would be subnormal numbers.
+
+        Weights that get no gradient end there by weight decay alone, and processors compute
+        with subnormal numbers twenty times as slowly.
+        """
+        for t in self.tensors:
+            tiny = torch.finfo(t.dtype).tiny
+            if tiny < 2.0**-100:  # float16 is computed as float32, which has room below
+                torch.hardshrink(t, tiny * 2.0**26, out=t)
+        return self
+
     def sqrt(self) -> Vector:
         """Return the elementwise square root."""
         return Vector(torch._foreach_sqrt(self.tensors))

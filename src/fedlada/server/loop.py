@@ -134,6 +134,9 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
         algorithm.serve(s, mean, r)
         if tally.total.is_mean and not algorithm.unit_delta:
             distances = tally.distances(x - s.x, mean.delta)
+        moments = {moment.of for moment in algorithm.moments}
+        for name in set(algorithm.down) - moments:
+            s[name].drop_dust_()
         if plan.guard is not None:
             state.history = plan.guard.remember(state.history, tally.seen)
             state.contributed |= tally.contributed
