@@ -3,7 +3,7 @@
 `fedlada-rows` on ResNet-18-GN.  A client decodes x and g_a and encodes its delta; that is held
 against ten steps of 50 images.  The server decodes replies, checks them and adds them up, as
 many at a time as it adds together; that is held against the bare operations: decode, add the
-coasting, and add to one float64 number per element.
+zero-gradient delta, and add to one float64 number per element.
 
 Run: python benchmarks/codecs.py --check
 """
@@ -14,22 +14,23 @@ from dataclasses import replace
 import torch
 
 import measure
-from fedlada import LocalTraining, Plan, ServerState
+from fedlada import LocalTraining, Plan
 from fedlada.algorithms import Vector, Vectors
 from fedlada.client.round import train_client
 from fedlada.client.store import MemoryStore
 from fedlada.data import ClientData
+from fedlada.engines import ServerState
 from fedlada.engines.in_process import InProcess
-from fedlada.experiment.run.memory import keep_memory
 from fedlada.models import ResNet18
+from fedlada.processes import keep_memory
 from fedlada.protocol.codecs import PRESETS
 from fedlada.protocol.manifest import Manifest
 from fedlada.protocol.messages import Reply, Task, reply_parcel
-from fedlada.protocol.news import coasted
+from fedlada.protocol.residual import base
 from fedlada.protocol.wire import Parcel, receive
-from fedlada.server.collect import new_tally
+from fedlada.server.aggregate.mean import TOGETHER
+from fedlada.server.collect.collect import new_tally
 from fedlada.server.loop import advance, next_task
-from fedlada.server.mean import TOGETHER
 
 GOALS = {f"{preset} of training": 0.05 for preset in PRESETS} | {"fold over bare": 2.0}
 STEPS, BATCH, TURNS, FOLDS = 10, 50, 3, 3
@@ -69,7 +70,7 @@ class Client:
 
 
 def planned(codec: str) -> Plan:
-    return Plan.of(algorithm="fedlada-rows", sampling=1, codec=codec, guard={"calibration": 1})
+    return Plan(algorithm="fedlada-rows", cohort=1, codec=codec, guard={"calibration": 1})
 
 
 def after_a_round(client: Client) -> ServerState:
@@ -106,8 +107,8 @@ def folding(client: Client, state: ServerState) -> dict[str, list[float]]:
     plan = planned("default")
     task, _ = next_task(plan, state, 1)
     reply = client.reply(plan, task)
-    parcel, lacking = reply_parcel(reply, task), coasted(plan.algorithm, plan.codec, state.vectors)
-    assert lacking is not None
+    parcel, added = reply_parcel(reply, task), base(plan.algorithm, plan.codec, state.vectors)
+    assert added is not None
     cohort = range(TOGETHER * (1 + FOLDS))
     tally, turns = new_tally(plan, task, cohort, state), iter(cohort)
     sums = [torch.zeros_like(t, dtype=torch.float64) for t in reply.vectors.delta]
@@ -118,7 +119,7 @@ def folding(client: Client, state: ServerState) -> dict[str, list[float]]:
 
     def bare() -> None:
         for _ in range(TOGETHER):
-            delta = client.read(parcel).delta.add_(lacking, alpha=reply.lr_sum)
+            delta = client.read(parcel).delta.add_(added, alpha=reply.lr_sum)
             for total, t in zip(sums, delta, strict=True):
                 total += t
 

@@ -85,7 +85,7 @@ def disturbed(
     directory = work / "server" / name
     config = {
         "algorithms": name,
-        "num-server-rounds": rounds,
+        "rounds": rounds,
         "cohort": COHORT,
         "nodes": CLIENTS,
         "directory": str(directory.parent),

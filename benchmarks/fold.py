@@ -15,17 +15,18 @@ from dataclasses import replace
 import torch
 
 import measure
-from fedlada import LocalTraining, Plan, ServerState
+from fedlada import LocalTraining, Plan
 from fedlada.algorithms import Vector
 from fedlada.data import ClientData
+from fedlada.engines import ServerState
 from fedlada.engines.in_process import InProcess
-from fedlada.experiment.run.memory import keep_memory
 from fedlada.models import ResNet18
+from fedlada.processes import keep_memory
 from fedlada.protocol.messages import Reply
-from fedlada.server.collect import new_tally
+from fedlada.server.aggregate.mean import TOGETHER
+from fedlada.server.collect.collect import new_tally
+from fedlada.server.collect.tally import Tally
 from fedlada.server.loop import advance, next_task
-from fedlada.server.mean import TOGETHER
-from fedlada.server.tally import Tally
 
 GOAL = 3.0
 CLIENTS, STEPS, BATCH = 5, 3, 20
@@ -78,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_memory()
     print(measure.machine())
-    plan = Plan.of(algorithm="fedlada", sampling=CLIENTS, guard={"calibration": CLIENTS})
+    plan = Plan(algorithm="fedlada", cohort=CLIENTS, guard={"calibration": CLIENTS})
     clients = engine(plan)
     x = Vector(p.detach().clone() for p in clients._model.parameters())
     state, figures = ServerState.new(plan.algorithm, x), {}

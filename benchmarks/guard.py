@@ -16,9 +16,10 @@ import time
 import torch
 
 import measure
-from fedlada import Checkpoints, FixedSize, Guard, LocalTraining, simulate
+from fedlada import Checkpoints, LocalTraining, simulate
 from fedlada.data import ClientData
 from fedlada.models import LeNet, ResNet18
+from fedlada.server import FixedSize, Guard
 
 GOAL = 3.0
 
@@ -56,15 +57,15 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ClientData]:
 
 def compare(model: torch.nn.Module, *, cohort: int, pairs: int) -> tuple[float, float]:
     """Percent of a round: from pairs of rounds, and from inside."""
-    from fedlada.server import checkpoint
     from fedlada.server.guard import admission
+    from fedlada.server.saving import checkpoint
 
     data = clients(cohort, (3, 32, 32))
     with tempfile.TemporaryDirectory() as directory:
         settings = {
             "algorithm": "fedlada",
             "rounds": pairs + 1,
-            "sampling": FixedSize(cohort),
+            "cohort": FixedSize(cohort),
             "train": LocalTraining(steps=50, batch_size=50),
         }
         bare = iter(simulate(model, data, guard=None, **settings))

@@ -19,7 +19,7 @@ from fedlada.data import ClientData, load, normalise, partition
 from fedlada.data.digits import STATISTICS
 
 CLIENTS, COHORT, LAST = 50, 10, 5
-RATES = {"fedlada": 0.01, "fedavg": 0.3, "fedcm": 0.3, "localadam": 0.003, "scaffold": 0.1,
+RATES = {"fedlada-paper": 0.01, "fedavg": 0.3, "fedcm": 0.3, "localadam": 0.003, "scaffold": 0.1,
          "feddyn": 0.1}  # fmt: skip
 STEPS = LocalTraining(steps=20, batch_size=10)
 EPOCHS = LocalTraining(steps=None, epochs=2, batch_size=10)
@@ -65,7 +65,7 @@ def accuracy(name: str, problem: str, guard: str, seed: int, rounds: int) -> tup
             clients(decades, seed),
             algorithm=algorithm(name, lr=RATES[name]),
             rounds=rounds,
-            sampling=COHORT,
+            cohort=COHORT,
             seed=seed,
             train=train,
             weighting=weighting,
@@ -81,7 +81,8 @@ def accuracy(name: str, problem: str, guard: str, seed: int, rounds: int) -> tup
 def main() -> None:
     torch.set_num_threads(1)
     parser = measure.parser(__doc__.splitlines()[0])
-    parser.add_argument("--algorithms", nargs="+", choices=RATES, default=["fedlada", "fedavg"])
+    usual = ["fedlada-paper", "fedavg"]
+    parser.add_argument("--algorithms", nargs="+", choices=RATES, default=usual)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()

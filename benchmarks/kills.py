@@ -23,9 +23,11 @@ import torch
 from torch import nn
 
 import measure
-from fedlada import Checkpoints, DiskStore, FixedSize, LocalTraining, simulate
+from fedlada import Checkpoints, LocalTraining, simulate
 from fedlada.atomic import write
 from fedlada.data import ClientData
+from fedlada.engines import DiskStore
+from fedlada.server import FixedSize
 
 ROUNDS, CLIENTS = 12, 12
 ALGORITHMS = ("fedlada", "scaffold", "feddyn", "fedadam")
@@ -46,7 +48,7 @@ def train(directory: Path, name: str, every: int) -> None:
         algorithm=name,
         rounds=ROUNDS,
         train=LocalTraining(steps=8, batch_size=10),
-        sampling=FixedSize(5),
+        cohort=FixedSize(5),
         checkpoints=Checkpoints(directory, every=every),
     )
     log = directory / "rounds.txt"

@@ -16,11 +16,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import measure
-from fedlada import FixedSize, LocalTraining, algorithm, simulate
+from fedlada import LocalTraining, algorithm, simulate
 from fedlada.data import ClientData
-from fedlada.experiment.run.memory import keep_memory
 from fedlada.models import LeNet, ResNet18
+from fedlada.processes import keep_memory
 from fedlada.protocol.seeds import seed_of
+from fedlada.server import FixedSize
 
 GOAL = 1.03
 CLIENTS, STEPS, BATCH = 20, 10, 50
@@ -124,7 +125,7 @@ def side_by_side(
         algorithm=name,
         rounds=rounds + 1,
         train=LocalTraining(steps=STEPS, batch_size=BATCH),
-        sampling=FixedSize(cohort),
+        cohort=FixedSize(cohort),
     )
     # Both train the one working copy: where a model lies in memory can be worth 10 % of its time.
     bare, records = Bare(name, run._server._current(), clients, cohort), iter(run)

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 import measure
-from fedlada import FixedSize, LocalTraining, simulate
-from fedlada.experiment.run.memory import keep_memory
+from fedlada import LocalTraining, simulate
+from fedlada.processes import keep_memory
+from fedlada.server import FixedSize
 from overhead import BATCH, CLIENTS, MODELS, STEPS, Bare, generated_clients
 
 GOAL, START = 1.05, 5.0
@@ -121,7 +122,7 @@ def side_by_side(name: str, model: str, clients: list, rounds: int) -> tuple[flo
     train = Started()
     torch.manual_seed(0)
     made = MODELS[model](10)
-    settings = {"algorithm": name, "rounds": rounds + 2, "sampling": FixedSize(COHORT)}
+    settings = {"algorithm": name, "rounds": rounds + 2, "cohort": FixedSize(COHORT)}
     alone = simulate(made, clients, train=LocalTraining(steps=STEPS, batch_size=BATCH), **settings)
     shared = simulate(made, clients, train=train, workers=PROCESSES, **settings)
     bare, here = BareProcesses(name, made, clients), multiprocessing.current_process().pid

@@ -28,9 +28,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import measure
-from fedlada import FixedSize, LocalTraining, algorithm, simulate
-from fedlada.experiment.run.memory import keep_memory
+from fedlada import LocalTraining, algorithm, simulate
 from fedlada.models import LeNet
+from fedlada.processes import keep_memory
+from fedlada.server import FixedSize
 from overhead import BATCH, CLIENTS, STEPS, Bare, generated_clients
 
 HERE = Path(__file__).parent
@@ -46,7 +47,7 @@ def ours(workers: int) -> Iterator[object]:
         algorithm=algorithm("fedavg", lr=LR),
         rounds=ROUNDS + 1,
         train=LocalTraining(steps=STEPS, batch_size=BATCH),
-        sampling=FixedSize(COHORT),
+        cohort=FixedSize(COHORT),
         workers=workers,
     )
 

@@ -25,9 +25,11 @@ import torch
 from torch import nn
 
 import measure
-from fedlada import Checkpoints, DiskStore, FixedSize, LocalTraining, Simulation, simulate
+from fedlada import Checkpoints, LocalTraining, Simulation, simulate
 from fedlada.data import ClientData
+from fedlada.engines import DiskStore
 from fedlada.models import ResNet18
+from fedlada.server import FixedSize
 
 GOAL = 1.10
 SAVES = 31
@@ -77,7 +79,7 @@ def registered(clients: int) -> dict[str, float]:
             algorithm="scaffold",
             rounds=40,
             train=LocalTraining(steps=10, batch_size=20),
-            sampling=FixedSize(10),
+            cohort=FixedSize(10),
             store=DiskStore(directory),
         )
         return {"seconds": seconds(run)}
@@ -93,13 +95,13 @@ def cohort(size: int) -> dict[str, float]:
     """A small network; of small cohorts more rounds."""
     rounds = max(2_000 // size, 1)
     run = simulate(
-        perceptron(), Generated(10_000), rounds=rounds, train=fake, sampling=FixedSize(size)
+        perceptron(), Generated(10_000), rounds=rounds, train=fake, cohort=FixedSize(size)
     )
     return {"seconds": seconds(run) / size}
 
 
 def resnet(size: int) -> dict[str, float]:
-    run = simulate(ResNet18(10), Generated(1000), rounds=1, train=fake, sampling=FixedSize(size))
+    run = simulate(ResNet18(10), Generated(1000), rounds=1, train=fake, cohort=FixedSize(size))
     return {"seconds": seconds(run) / size}
 
 
@@ -112,7 +114,7 @@ def checkpoint(clients: int) -> dict[str, float]:
             algorithm="scaffold",
             rounds=1,
             train=fake,
-            sampling=FixedSize(10),
+            cohort=FixedSize(10),
             checkpoints=Path(directory) / "run",
         )
         (record,) = run.run()

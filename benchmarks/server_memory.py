@@ -25,7 +25,7 @@ from fedlada import Plan
 from fedlada.algorithms import Vector, Vectors, algorithm
 from fedlada.flower import ServerConfig, answer_query, run_server
 from fedlada.flower.memory_grid import MemoryGrid
-from fedlada.flower.records import HEADER, reply_record
+from fedlada.flower.wire.records import HEADER, reply_record
 from fedlada.models import ResNet18
 from fedlada.protocol.messages import Reply
 
@@ -65,7 +65,7 @@ def ours(name: str, replies: int) -> None:
         )
 
     grid = MemoryGrid(fabricator(fabricate), nodes=replies)
-    plan = Plan.of(algorithm=name, rounds=1, sampling=replies, minimum=replies)
+    plan = Plan(algorithm=name, rounds=1, cohort=replies, minimum=replies)
     config = ServerConfig(plan=plan)
     if not run_server(grid, config, lambda: ResNet18(10)).state.updates:
         raise RuntimeError(f"the round of {name} was abandoned; not all replies were accepted")

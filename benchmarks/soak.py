@@ -21,20 +21,12 @@ import torch
 from torch import nn
 
 import measure
-from fedlada import (
-    Checkpoints,
-    DiskStore,
-    Failure,
-    InProcess,
-    LocalTraining,
-    Plan,
-    algorithm,
-    federate,
-)
+from fedlada import Checkpoints, LocalTraining, Plan, algorithm
 from fedlada.data import ClientData
-from fedlada.engines.faulty import REJECTED, Faulty, at_random
+from fedlada.engines import DiskStore, Failure, InProcess, federate
 from fedlada.protocol.seeds import seed_of
-from fedlada.server.model import Server
+from fedlada.redteam.faulty import REJECTED, Faulty, at_random
+from fedlada.server.server import Server
 
 CLIENTS, COHORT, MINIMUM = 40, 10, 3
 RATES = {"drop out": 0.15, "twice": 0.05, "two unlike": 0.05, "stale": 0.05}
@@ -94,8 +86,8 @@ def soak(name, *, rounds, seed, directory, log):
     while done < rounds:
         own = model()
         checkpoints = Checkpoints(directory)
-        settings = {"sampling": COHORT, "seed": seed, "minimum": MINIMUM, "lr_decay": 1.0}
-        soaked = Plan.of(algorithm=chosen, rounds=rounds, **settings)
+        settings = {"cohort": COHORT, "seed": seed, "minimum": MINIMUM, "lr_decay": 1.0}
+        soaked = Plan(algorithm=chosen, rounds=rounds, **settings)
         server = Server(soaked, own, checkpoints=checkpoints, config={"soak": seed})
         watched = Watched(engine(chosen, own, store))
         for record in federate(
@@ -126,8 +118,8 @@ def replay(lines):
     name, seed = lines[0]["algorithm"], lines[0]["seed"]
     chosen, own = algorithm(name), model()
     accepted = {line["round"] - 1: line["accepted"] for line in lines}
-    settings = {"sampling": COHORT, "seed": seed, "guard": None, "lr_decay": 1.0}
-    plan = Plan.of(algorithm=chosen, rounds=len(lines), **settings)
+    settings = {"cohort": COHORT, "seed": seed, "guard": None, "lr_decay": 1.0}
+    plan = Plan(algorithm=chosen, rounds=len(lines), **settings)
     server = Server(plan, own)
     with tempfile.TemporaryDirectory() as directory:
         for _ in federate(

@@ -12,9 +12,11 @@ from collections.abc import Callable
 import torch
 
 import measure
-from fedlada import Algorithm, FederatedOptimizer, LocalRound, ServerState, algorithm
-from fedlada.algorithms import AMSGrad, Vector
-from fedlada.algorithms.rows import AMSGradRows
+from fedlada import Algorithm, algorithm
+from fedlada.algorithms import Vector
+from fedlada.algorithms.local import AMSGrad
+from fedlada.algorithms.local.amsgrad_rows import AMSGradRows
+from fedlada.engines import FederatedOptimizer, LocalRound, ServerState
 from fedlada.models import ResNet18
 from fedlada.protocol.messages import Task
 

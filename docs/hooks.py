@@ -1,4 +1,4 @@
-"""What the site does beyond mkdocs: pages from outside docs/, their links, docstrings as Markdown.
+"""What the site does beyond mkdocs: generated pages, pages from outside docs/, links, docstrings.
 
 A page is written once.  Those of :data:`ADOPTED` stay where they are in the repository and are
 pages of the site as well.  A link to a file that is no page becomes its path in the repository, or
@@ -15,29 +15,54 @@ from pathlib import Path
 from posixpath import dirname, relpath
 
 import griffe
-from latex2mathml.converter import convert
+from algorithm_pages import algorithm_pages, lr_table, navigation
+from command_pages import commands
+from markdown_text import markdown_of
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebook_pages import notebook_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 ADOPTED = {
     "experiments/desk/README.md": "desk.md",
+    "experiments/paper/README.md": "paper.md",
+    "experiments/tournament/README.md": "tournament_results.md",
+    "experiments/successor/README.md": "successor.md",
+    "experiments/amending/README.md": "amending.md",
     "benchmarks/README.md": "benchmarks.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
 """Pages of the site by where they are in the repository."""
-HOME = {"README.md": "index.md"}
+SHOWN = {
+    "README.md": "index.md",
+    "examples/notebooks/digits.ipynb": "notebooks/digits.md",
+    "examples/notebooks/own_table.ipynb": "notebooks/own_table.md",
+    "src/fedlada/algorithms/registry.py": "algorithms/index.md",
+}
+"""Pages of the site that show what another file of the repository has."""
+GENERATED = {"lr": lr_table, "commands": commands}
+"""What replaces ``<!-- generated: NAME -->`` on a page."""
 
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 LINK = re.compile(r"(?<!!)\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])+)\]\(([^)\s]+)\)")
 FENCES = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: MkDocsConfig) -> None:
+    """List the pages of the algorithms where the navigation says ``algorithms/``."""
+    for section in config.nav:
+        for title, target in section.items():
+            if target == "algorithms/":
+                section[title] = navigation()
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the adopted pages and the images that they show."""
+    """Add generated pages, the adopted pages and the images that they show."""
+    for uri, content in (algorithm_pages() | notebook_pages()).items():
+        files.append(File.generated(config, uri, content=content))
     for source, uri in ADOPTED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
         for _, target in IMAGE.findall((ROOT / source).read_text()):
@@ -48,8 +73,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead every link to a page, to an image or to the repository."""
-    if page.file.abs_src_path is None:
+    if page.file.abs_src_path is None:  # generated
         return markdown
+    for name, make in GENERATED.items():
+        marker = f"<!-- generated: {name} -->"
+        if marker in markdown:
+            markdown = markdown.replace(marker, make())
     source = Path(page.file.abs_src_path)
     if source.parent == DOCS / "reference":
         markdown += _rest(source.stem, markdown)
@@ -87,7 +116,7 @@ def _link(match: re.Match[str], *, source: Path, page: Page, config: MkDocsConfi
     path = _in_repository(source, target)
     if not (ROOT / path).exists():
         return match[0]  # mkdocs reports it
-    uri = (ADOPTED | HOME).get(path)
+    uri = (ADOPTED | SHOWN).get(path)
     if uri is None and (ROOT / path).is_relative_to(DOCS) and path.endswith(".md"):
         uri = path.removeprefix("docs/")
     if uri is not None:
@@ -136,29 +165,3 @@ def _positional_first(init: griffe.Function) -> griffe.Parameters:
         if "kw_only=False" in str(getattr(field, "value", "")):
             parameter.kind = kinds.positional_or_keyword
     return griffe.Parameters(*sorted(init.parameters, key=lambda p: p.kind is kinds.keyword_only))
-
-
-def markdown_of(docstring: str) -> str:
-    """Return a docstring with its equations as MathML, its examples fenced, its roles as code.
-
-    >>> markdown_of("See :class:`~fedlada.Plan`.")
-    """
-    text = re.sub(
-        r"^\.\. math::(.*(?:\n(?:[ \t]+\S.*)?)*)", lambda m: _display(m[1]), docstring, flags=re.M
-    )
-    # In a span, or Markdown takes an equation that begins a line for a block.
-    text = re.sub(r":math:`([^`]+)`", lambda m: f"<span>{convert(m[1])}</span>", text)
-    text = re.sub(r":[a-z]+:`[~.]?([^`]+)`", r"`\1`", text)
-    return re.sub(r"^(?:(?:>>>|\.\.\.)(?: .*)?\n?)+", lambda m: _fenced(m[0]), text, flags=re.M)
-
-
-def _display(equations: str) -> str:
-    latex = " ".join(equations.split())
-    if "&" in latex:
-        latex = rf"\begin{{align*}} {latex} \end{{align*}}"
-    return f"\n\n{convert(latex, display='block')}\n\n"
-
-
-def _fenced(example: str) -> str:
-    lines = [line[4:] for line in example.splitlines()]
-    return "```py\n" + "\n".join(lines) + "\n```\n"

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 import fedlada
 from fedlada.data import by_owner, shakespeare
 from fedlada.engines.around import Around
-from fedlada.experiment.run.provenance import provenance
+from fedlada.experiment.run.directory import provenance
 from fedlada.models import Decoder
 from fedlada.protocol.federated import federated_parameters
 
@@ -89,7 +89,7 @@ class AveragingError(Around):
     and ``share`` is that as a share of || mean(B_i A_i) ||.
     """
 
-    def __init__(self, engine: fedlada.Engine, model: nn.Module) -> None:
+    def __init__(self, engine: fedlada.engines.Engine, model: nn.Module) -> None:
         super().__init__(engine)
         self._model, self.error, self.share = model, 0.0, 0.0
 
@@ -97,7 +97,7 @@ class AveragingError(Around):
         ends: list[dict[int, Tensor]] = []
         travelling = [id(p) for p in federated_parameters(self._model).values()]
         for reply in self._engine.exchange(task, cohort):
-            if isinstance(reply, fedlada.Reply):
+            if isinstance(reply, fedlada.engines.Reply):
                 y = task.vectors.x - reply.vectors.delta
                 ends.append(dict(zip(travelling, (t.double() for t in y), strict=True)))
             yield reply
@@ -135,14 +135,14 @@ def finetune(model, clients, evaluate, *, way, rounds, lr=1.0, cohort=10, seed=0
     for number in range(rounds):
         train_only(model, WAYS[way][number % len(WAYS[way])])
         algorithm = fedlada.algorithm("fedavg", lr=lr, weight_decay=0.0)
-        engine = AveragingError(fedlada.InProcess(algorithm, model, clients, train), model)
+        engine = AveragingError(fedlada.engines.InProcess(algorithm, model, clients, train), model)
         run = fedlada.simulate(
             model,
             clients,
             engine=engine,
             algorithm=algorithm,
             rounds=1,
-            sampling=fedlada.FixedSize(cohort),
+            cohort=fedlada.server.FixedSize(cohort),
             seed=1000 * seed + number,
             evaluate=evaluate,
         )
@@ -198,7 +198,7 @@ def draw(before: float, curves: dict[str, list[Line]], file: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from fedlada.palette import GRID, colour, dashes
+    from fedlada.results.plot import GRID, colour, dashes
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -232,7 +232,9 @@ def main() -> None:
     torch.set_num_threads(1)
     texts = {"directory": given.data, "roles": given.roles, "context": CONTEXT}
     clients = by_owner(shakespeare.load("train", **texts))
-    evaluate = fedlada.Evaluation(data=shakespeare.load("test", **texts), objective=fedlada.TEXT)
+    evaluate = fedlada.Evaluation(
+        data=shakespeare.load("test", **texts), objective=fedlada.training.TEXT
+    )
     base = pretrained(milton(given.data), steps=given.steps, seed=given.seed).state_dict()
     adapted, curves, before = with_peft if given.peft else with_lora, {}, 0.0
     for way in WAYS:

@@ -30,7 +30,7 @@ clients = Clients(images, partition(images.labels, "client-prior", clients=100),
 run = fedlada.simulate(
     model,
     clients,
-    algorithm=fedlada.algorithm("fedlada", lr=0.01),
+    algorithm=fedlada.algorithm("fedlada", lr=0.01, weight_decay=0.001),
     rounds=int(sys.argv[1]) if len(sys.argv) > 1 else 20,
     train=train,
     evaluate=fedlada.Evaluation(data=load("cifar10", split="test"), prepare=prepare),

@@ -14,10 +14,10 @@ x, y = load_breast_cancer(return_X_y=True)
 rows = np.random.default_rng(0).permutation(len(x))
 held_out, rows = rows[:100], rows[100:]
 x = (x - x[rows].mean(0)) / x[rows].std(0)
-clinic = np.digitize(x[:, 0], [-0.8, -0.4, 0.0, 0.6])  # five clinics: tumours of unlike size
+clinic = np.digitize(x[:, 0], [-0.8, -0.4, 0.0, 0.6])  # five clinics by size of tumour
 
 runs = {}
-for name, lr in (("fedavg", 0.1), ("fedlada", 0.01)):  # first guesses: tune both to compare
+for name, lr in (("fedavg", 0.1), ("fedcm", 1.0)):  # first guesses: tune both to compare
     torch.manual_seed(0)
     runs[name] = fedlada.simulate(
         torch.nn.Sequential(torch.nn.Linear(30, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
 from fedlada.algorithms import Vector, Vectors, algorithm
-from fedlada.flower.records import (
+from fedlada.flower.wire.records import (
     HEADER,
     METRICS,
     VECTORS,
@@ -40,6 +41,7 @@ from fedlada.protocol.messages import Rejection, Reply, Task, reply_parcel
 from fedlada.server.guard.admission import Admission, Admitted
 from fedlada.server.guard.limits import Guard
 
+CORPUS = Path(__file__).with_name("corpus.txt")
 HONEST = {"client": 3, "round": 7, "examples": 20, "steps": 5, "lr_sum": 0.5, "seconds": 1.0}
 NONCE = "0123456789abcdef"
 ROOM = 64 * 1024
@@ -83,8 +85,8 @@ SENT: Any = reply_record(REPLY)
 CAP = ROOM + UP.nbytes()
 PICKLE = pickle.dumps(Unpickled())
 CODED = {
-    name: Codecs.read(f"| delta={name} v_hat=log8")
-    for name in ("int8", "int6", "sub5", "int4", "sub4", "int3", "bf16", "eden2", "eden1", "log4")
+    name: Codecs.read(f"| delta={name} v_hat=bf16")
+    for name in ("int8", "int6", "sub5", "int4", "sub4", "bf16", "eden2")
 }
 PAYLOADS = {
     name: {
@@ -332,7 +334,7 @@ def coded(source: Source) -> tuple[RecordDict, Codecs]:
 
 def answer() -> RecordDict:
     """An honest answer to the question which client a node is."""
-    return RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 9})})
+    return RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 9, "site": "a"})})
 
 
 def deflated(kind: str, body: bytes, children: Sequence[str] = ()) -> bytes:
@@ -388,7 +390,13 @@ def seeds() -> dict[str, bytes]:
     }
 
 
-def read(case: Case) -> tuple[int, int] | Reply | MalformedReply:
+def corpus() -> dict[str, bytes]:
+    """Return the kept inputs by name; a line of the file is a name and the bytes in hexadecimal."""
+    lines = (line.split(" ") for line in CORPUS.read_text().splitlines())
+    return {name: bytes.fromhex(digits) for name, digits in lines}
+
+
+def read(case: Case) -> tuple[int, int, str] | Reply | MalformedReply:
     """What the server makes of the bytes."""
     try:
         if case.query:

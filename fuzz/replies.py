@@ -5,7 +5,7 @@ Run: python fuzz/replies.py [libFuzzer's flags] DIRECTORY...
 A crash is any other exception, an address space that grows by more than ``GROWTH`` (the operating
 system's limit: it sees numpy and torch, and memory that is asked for and never touched), or more
 than ``cases.CAP`` bytes allocated while a reply is read, which tracemalloc counts for one input
-in ``METERED`` here and for the whole kept corpus in ``tests/faults/test_bytes.py``.
+in ``METERED`` here and for the whole kept corpus in ``tests/flower/test_bytes.py``.
 """
 
 import os

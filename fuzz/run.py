@@ -21,10 +21,12 @@ from pathlib import Path
 
 import flwr
 import torch
+from cases import CORPUS, corpus
 
 HERE = Path(__file__).parent
-CORPUS = HERE / "corpus"
 WORK = Path(tempfile.gettempdir()) / "fedlada-fuzz"
+KEPT = WORK / "kept"
+"""The kept corpus, as the files that the fuzzer reads."""
 LONGEST, RSS = 1024, 1024
 """Bytes of an input, and megabytes of the process, at most."""
 
@@ -53,7 +55,7 @@ def fuzz(inputs: int) -> tuple[dict[str, int], list[str]]:
         "allocated": r"most allocated: (\d+)",
     }
     began, tail = time.monotonic(), []
-    process = fuzzer(f"-runs={inputs}", "-print_pcs=0", WORK / "new", CORPUS)
+    process = fuzzer(f"-runs={inputs}", "-print_pcs=0", WORK / "new", KEPT)
     assert process.stdout is not None
     for line in process.stdout:
         tail = [*tail[-40:], line.rstrip()]
@@ -71,18 +73,15 @@ def minimise() -> None:
     small = WORK / "small"
     shutil.rmtree(small, ignore_errors=True)
     small.mkdir()
-    merging = fuzzer("-merge=1", small, WORK / "new", CORPUS)
+    merging = fuzzer("-merge=1", small, WORK / "new", KEPT)
     output, _ = merging.communicate()
     if merging.returncode or not any(small.iterdir()):
         raise RuntimeError(f"the corpus could not be minimised:\n{output[-2000:]}")
-    for path in CORPUS.iterdir():
-        if not path.name.startswith(("crash-", "honest-")):
-            path.unlink()
-    for path in small.iterdir():
-        shutil.copy(path, CORPUS / path.name)
+    named = {n: data for n, data in corpus().items() if n.startswith(("crash-", "honest-"))}
+    kept = named | {path.name: path.read_bytes() for path in small.iterdir()}
+    CORPUS.write_text("".join(f"{name} {kept[name].hex()}\n" for name in sorted(kept)))
     shutil.rmtree(WORK / "new")
-    sizes = [path.stat().st_size for path in CORPUS.iterdir()]
-    print(f"kept {len(sizes)} inputs, {sum(sizes):,} bytes")
+    print(f"kept {len(kept)} inputs, {sum(map(len, kept.values())):,} bytes")
 
 
 def machine() -> str:
@@ -103,13 +102,17 @@ def main() -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="append the result as JSON")
     options = parser.parse_args()
     (WORK / "new").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(KEPT, ignore_errors=True)
+    KEPT.mkdir()
+    for name, data in corpus().items():
+        (KEPT / name).write_bytes(data)
     before = set(WORK.glob("*-*"))
     figures, tail = fuzz(options.inputs)
     crashes = sorted(set(WORK.glob("*-*")) - before)
     if tail:
         print("\n".join(tail))
     for path in crashes:
-        print(f"crashing input: {path}; fix it and keep it in {CORPUS}")
+        print(f"crashing input: {path}; fix it and add its bytes to {CORPUS}")
     held = figures["inputs"] >= options.inputs and not tail and not crashes
     if held and options.minimise:
         minimise()

@@ -7,8 +7,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedlada import Algorithm, InProcess, MemoryStore, Plan, RoundRecord, ServerState, federate
+from fedlada import Algorithm, Plan, RoundRecord
 from fedlada.algorithms import Vector, Vectors
+from fedlada.client.store import NEVER, Store
+from fedlada.engines import InProcess, MemoryStore, ServerState, federate
+
+KINDS = (
+    "fedavg",  # nothing but x and delta
+    "fedcm",  # sent down
+    "fedlada",  # a second moment that is sent up and never falls
+    "localadam",  # one that may fall
+    "scaffold",  # kept by clients, and summed up by the server
+    "feddyn",  # the sum of the deltas themselves
+    "fedadam",  # kept by the server
+    "fedadamw",  # one number per row, and one per tensor
+    "diloco",  # one number per tensor, kept by clients
+    "fednova",  # deltas in units of the learning rate
+    "fedsam",  # two gradients for a step
+)
+"""One algorithm per kind of declaration: engines, checkpoints and models see no other difference.
+`algorithms/test_contract.py` holds this list to what all algorithms declare, and all of them to the
+contract."""
 
 
 class Point(nn.Module):
@@ -99,16 +118,20 @@ class Federation:
         """The federation's plan, with other settings where given."""
         usual = {
             "algorithm": self.algorithm,
-            "sampling": self.cohort or len(self.data),
+            "cohort": self.cohort or len(self.data),
             "seed": self.seed,
             "lr_decay": self.lr_decay,
             "weighting": self.weighting,
         }
-        return Plan.of(**usual | settings)
+        return Plan(**usual | settings)
 
     def run(self, rounds: int, **settings) -> list[RoundRecord]:
         plan = self.plan(rounds=self.state.round + rounds, **settings)
         return list(federate(plan, self.engine, self.state))
+
+    def kept(self, client: int) -> Vectors:
+        """What the client keeps after its last accepted reply."""
+        return kept(self.store, self.state, client)
 
     @property
     def vectors(self) -> Vectors:
@@ -117,6 +140,11 @@ class Federation:
     @property
     def x(self) -> Tensor:
         return flat(self.vectors.x)
+
+
+def kept(store: Store, state: ServerState, client: int) -> Vectors:
+    """What a client keeps after its last accepted reply."""
+    return store.load(client, (state.run, state.last_accepted.get(client, NEVER)))
 
 
 def flat(vector: Vector) -> Tensor:

@@ -40,7 +40,8 @@ def write(
         metrics = {f"test_{score}": accuracy, "test_loss": 1 - accuracy}
         record = {"round": number, "seconds": SECONDS, "metrics": metrics, "drift": 0.1 + accuracy}
         record["client_metrics"] = {"loss": 1 / number}
-        record |= {"bytes_down": BYTES.get(algorithm, 1), "bytes_up": BYTES.get(algorithm, 1)}
+        sent = BYTES.get(str(algorithm), 1)
+        record |= {"bytes_down": sent, "bytes_up": sent}
         lines.append(
             json.dumps(record | (incidents or {} if number == 2 else {}) | (always or {})) + "\n"
         )

@@ -13,18 +13,20 @@ import pytest
 import torch
 from filelock import FileLock
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fedlada
-from fedlada import CLASSIFICATION, Evaluation, FedladaError, LocalTraining, algorithm, simulate
-from fedlada.algorithms import SGD
+from fedlada import Evaluation, FedladaError, LocalTraining, algorithm, simulate
+from fedlada.algorithms.local import SGD
 from fedlada.cli import main
 from fedlada.data import ClientData, by_owner, from_table, partition, split
-from fedlada.server.lock import DirectoryLock
+from fedlada.server.saving.lock import DirectoryLock
+from fedlada.training import CLASSIFICATION
+from places import ROOT
 
 HELP = re.compile(
     r"\b(must|give|write|choose|use|name|put|convert|leave|call|return|build|number|set|say|wait"
-    r"|change|mend|iterate|did you mean|there are|it is|it has|run pip|try)\b",
+    r"|change|fix|iterate|did you mean|there are|it is|it has|run pip|try)\b",
     re.IGNORECASE,
 )
 
@@ -88,16 +90,27 @@ class Net(nn.Linear):
     pass
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
 WORDS = np.array(["cat", "dog"] * 6)
 TABLE = {"age": [1.0, 2.0], "ill": [0, 1], "town": ["a", "b"]}
 
 PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "no clients": (lambda: run(data=[]), "0 clients"),
-    "clients by name": (lambda: run(data={"a": (X, Y)}), "dict"),
+    "a dict of inputs and labels": (lambda: run(data={"x": X, "y": Y}), "client 0 (x), round 1"),
     "clients as a generator": (lambda: run(data=(pair for pair in DATA)), "generator"),
     "one set of all clients": (lambda: run(data=(X, Y)), "client 0, round 1"),
     "one dataset of all clients": (lambda: run(data=TensorDataset(X, Y)), "round 1"),
-    "a loader for a client": (lambda: one(DataLoader(TensorDataset(X, Y))), "DataLoader"),
+    "a loader that keeps its own order": (
+        lambda: one(DataLoader(TensorDataset(X, Y), generator=torch.Generator())),
+        "generator",
+    ),
+    "a loader of single tensors": (lambda: one(DataLoader(X)), "a Tensor of shape [1, 4]"),
+    "a stream for a client": (lambda: one(Stream()), "Stream"),
+    "a dict without clients": (lambda: run(data={}), "0 clients"),
     "three tensors for a client": (lambda: one(TensorDataset(X, Y, Y)), "3 tensors"),
     "a number for a client": (lambda: one(7), "int"),
     "examples as tables": (lambda: one([{"x": 1.0, "y": 2}] * 4), "x, y"),
@@ -134,19 +147,22 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "lr in quotes": (lambda: run(algorithm=algorithm("fedavg", lr="0.1")), "'0.1'"),
     "lr in quotes, in a rule": (lambda: SGD(lr="0.1"), "'0.1'"),
     "lr below 0": (lambda: algorithm("fedavg", lr=-1), "-1"),
-    "lr beside rounds": (lambda: run(lr=0.5), "lr=0.5"),
+    "alpha beside rounds": (lambda: run(alpha=0.5), "alpha=0.5"),
     "batch_size beside rounds": (lambda: run(batch_size=32), "batch_size=32"),
     "a setting of another algorithm": (lambda: algorithm("fedavg", alpha=0.1), "'alpha'"),
     "an algorithm with a typing error": (lambda: run(algorithm="fedlda"), "'fedlda'"),
     "an unknown argument": (lambda: run(sampels=3), "'sampels'"),
     "half a round": (lambda: run(rounds=2.5), "2.5"),
     "rounds below 0": (lambda: run(rounds=-3), "-3"),
-    "more clients than there are": (lambda: run(sampling=8), "8"),
-    "a share above 1": (lambda: run(sampling=1.5), "1.5"),
-    "sampling as a word": (lambda: run(sampling="all"), "'all'"),
+    "more clients than there are": (lambda: run(cohort=8), "8"),
+    "a share above 1": (lambda: run(cohort=1.5), "1.5"),
+    "a cohort as a word": (lambda: run(cohort="most"), "'most'"),
     "a guard with a typing error": (lambda: run(guard="of"), "'of'"),
     "an aggregator with a typing error": (lambda: run(aggregator="median"), "'median'"),
-    "steps and epochs": (lambda: LocalTraining(epochs=2), "steps is 50 and epochs is 2"),
+    "steps and epochs": (
+        lambda: LocalTraining(steps=50, epochs=2),
+        "steps is 50 and epochs is 2",
+    ),
     "a batch size in quotes": (lambda: LocalTraining(batch_size="32"), "'32'"),
     "a loss by name": (lambda: LocalTraining(loss="mse"), "'mse'"),
     "an objective by name": (lambda: Evaluation(data=(X, Y), objective="r2"), "'r2'"),
@@ -275,7 +291,7 @@ def test_a_mistake_in_a_file_is_one_sentence(here, mistake):
     assert not Path("out").exists()
 
 
-RUNS = Path(__file__).parents[1] / "experiments" / "desk" / "results" / "reference"
+RUNS = ROOT / "experiments" / "desk" / "results" / "reference.jsonl"
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "no such file": ("run nowhere.toml", "nowhere.toml"),
@@ -290,6 +306,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a report without runs": ("report .", "."),
     "a target in percent": (f"compare {RUNS} --target 95", "0.95 for 95 %"),
     "a target below 0": (f"report {RUNS} --target -1", "-1"),
+    "more clients than examples": ("run run.toml data.clients=5000", "5000"),
+    "a guard that is no table": ("run run.toml federation.guard=slack", "slack"),
+    "an unknown aggregator": ("run run.toml federation.aggregator=meam", "'meam'"),
     "a model that is not there": ("export . model.safetensors", "."),
     "nothing to resume": ("resume nowhere", "nowhere"),
     "an output that is a file": ("run run.toml --out run.toml", "run.toml"),
@@ -313,7 +332,7 @@ def test_an_unknown_word_of_the_command_is_no_traceback(here, capsys, words, val
     assert command(*words.split()) == "2"
     said = capsys.readouterr().err
     assert value in said
-    assert "Usage: fedlada" in said
+    assert "usage: fedlada" in said
     assert "Traceback" not in said
 
 
@@ -343,7 +362,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(here):
         run(checkpoints="run.toml")
     helps(str(raised.value), "run.toml")
     with pytest.raises(FedladaError) as raised:
-        fedlada.DiskStore("run.toml")
+        fedlada.engines.DiskStore("run.toml")
     helps(str(raised.value), "run.toml")
 
 

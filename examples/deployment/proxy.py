@@ -22,7 +22,7 @@ from pathlib import Path
 import tomli_w
 from same_run import ROUNDS, differences, run_config
 
-from fedlada.doctor.tls import trusting
+from fedlada.flower.doctor.tls import trusting
 from fedlada.flower.loopback import CONNECTION, Deployment, DeploymentError
 from fedlada.flower.loopback.certificates import answers
 from fedlada.flower.loopback.processes import free_port

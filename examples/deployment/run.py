@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as work:
             config={
                 "algorithm": "fedlada",
                 "settings": "lr = 0.03",
-                "num-server-rounds": rounds,
+                "rounds": rounds,
                 "nodes": NODES,
                 "deadline": 60.0,
                 "minimum": 2,

@@ -17,7 +17,7 @@ def run_config(
     name: str, *, nodes: int, save: str, rounds: int = ROUNDS, **more: object
 ) -> dict[str, object]:
     """The config of a run in which all nodes take part in every round."""
-    config = {"algorithm": name, "settings": "lr = 0.03", "num-server-rounds": rounds}
+    config = {"algorithm": name, "settings": "lr = 0.03", "rounds": rounds}
     config |= {"cohort": nodes, "nodes": nodes, "save": save}
     return config | {key.replace("_", "-"): value for key, value in more.items()}
 
@@ -33,7 +33,7 @@ def differences(name: str, saved: Path, *, nodes: int, rounds: int = ROUNDS) -> 
         [client_data(client, nodes, held_out=False) for client in range(nodes)],
         algorithm=fedlada.algorithm(name, lr=0.03),
         rounds=rounds,
-        sampling=nodes,
+        cohort=nodes,
         train=train,
     )
     run.run()

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import huber_loss
 
-from fedlada import REGRESSION, Metric, Objective
 from fedlada.algorithms import Correction, Vector, Vectors
 from fedlada.data import Examples
+from fedlada.training import REGRESSION, Metric, Objective
 
 
 def load(split: str, *, hospitals: int = 24, spread: float = 1.0, seed: int = 0) -> Examples:

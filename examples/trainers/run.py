@@ -9,8 +9,8 @@ from trainers import TRAINERS, task, trainer
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("trainer", choices=TRAINERS)
-parser.add_argument("--algorithm", default="fedlada", help="a name of `fedlada algorithms`")
-parser.add_argument("--lr", type=float, default=0.03)
+parser.add_argument("--algorithm", default="scaffold", help="a name of `fedlada algorithms`")
+parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--rounds", type=int, default=20)
 parser.add_argument("--clients", type=int, default=4)
 given = parser.parse_args()

@@ -26,12 +26,13 @@ from typing import Any
 
 from rich.progress import track
 
-from fedlada import RoundRecord, ServerState, simulate
+from fedlada import RoundRecord, simulate
+from fedlada.engines import ServerState
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.config.experiment import Experiment
-from fedlada.experiment.results.comparison import spread
+from fedlada.experiment.results.scores import spread
+from fedlada.experiment.run.directory import provenance
 from fedlada.experiment.run.problem import Problem, build
-from fedlada.experiment.run.provenance import provenance
 
 Row = dict[str, Any]
 

@@ -1,11 +1,11 @@
-"""Bring finished runs into this directory: records, a report per question, tables in documents.
+"""Bring finished runs into this directory: packed records, tables in documents, figures.
 
     python experiments/desk/publish.py --from runs
 
-copies what runs/desk-NAME recorded to results/NAME, writes report/QUESTION, and fills in the
-tables of README.md and of the pages in docs/, each between two comments.  Without ``--from`` it
-does so with the records that are here; with ``--check`` it writes nothing and exits 1 if a table
-is not that of the records.
+packs what runs/desk-NAME recorded into results/NAME.jsonl, fills in the tables of README.md, each
+between two comments, and draws the figures of README.md.  Without ``--from`` it does so with the
+records that are here; ``--reports DIR`` keeps the report on each question that a figure is taken
+from.  With ``--check`` it writes nothing and exits 1 if a table is not that of the records.
 
     python experiments/desk/publish.py --figure
 
@@ -19,21 +19,22 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import polars as pl
 
-from fedlada.experiment.report.report import HTML, report
-from fedlada.experiment.results.comparison import reached, span, spread
+from fedlada.experiment.packed import pack, packed_runs
+from fedlada.experiment.report.report import report
 from fedlada.experiment.results.frames import configurations, frame, summary
+from fedlada.experiment.results.scores import reached, span, spread
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # reports tell what they were made of
-RESULTS, REPORTS, DOCS = HERE / "results", HERE / "report", HERE / "../../docs"
-PAGES = (HERE / "README.md", DOCS / "choosing.md", DOCS / "bytes.md")
+RESULTS, FIGURES, DOCS = HERE / "results", HERE / "figures", HERE / "../../docs"
+PAGES = (HERE / "README.md",)
 FIGURE = DOCS / "images/desk.svg"
-RECORDED = ("config.toml", "records.jsonl", "done.json")
 SEED, CODEC = "federation.seed", "federation.codec"
-LAST = 5  # rounds over which accuracy and consistency are averaged: single ones are noisy
+LAST = 5  # evaluations over which accuracy and consistency are averaged: single ones are noisy
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,22 @@ class Question:
     megabytes: bool = False
     consistency: bool = False
 
+    @property
+    def figure(self) -> str:
+        """The figure of its report that README.md shows, if any."""
+        by_rounds = "accuracy-bytes" if self.megabytes else "accuracy-rounds"
+        return "drift" if self.name == "consistency" else by_rounds
+
     def directories(self) -> list[Path]:
         """The runs that have been recorded so far."""
-        found = [path for pattern in self.runs for path in sorted(RESULTS.glob(pattern))]
-        return [path for path in found if (path / "records.jsonl").exists()]
+        return [run for pattern in self.runs for run in recorded(pattern)]
+
+
+def recorded(pattern: str) -> list[Path]:
+    """Return the packed runs whose sweep and name match, as ``main/fedavg-*``."""
+    sweeps, _, names = pattern.partition("/")
+    files = sorted(RESULTS.glob(f"{sweeps}.jsonl"))
+    return [run for file in files for run in packed_runs(file) if fnmatch(run.name, names)]
 
 
 FEDLADA = "main/fedlada-lr*-seed0"
@@ -124,7 +137,7 @@ def table(question: Question) -> str:
     ends = ended(question)
     unit = "MB" if question.megabytes else "rounds"
     scale, column = (1e-6, "bytes") if question.megabytes else (1, "rounds")
-    titles = ["", "seeds", "rounds", f"accuracy, % (last {LAST} rounds)"]
+    titles = ["", "seeds", "rounds", "accuracy, %"]
     titles += [f"{unit} to {100 * target:g} %" for target in question.targets]
     titles += ["consistency"] if question.consistency else []
     groups = [group for _, group in ends.group_by("variant", maintain_order=True)]
@@ -141,7 +154,7 @@ def table(question: Question) -> str:
 
 def tuned(sweep: str) -> str:
     """Every lr that was tried, with its validation accuracy, the best in bold, as Markdown."""
-    directories = sorted(path.parent for path in RESULTS.glob(f"{sweep}/*/records.jsonl"))
+    directories = recorded(f"{sweep}/*")
     if not directories:
         return "Not run yet."
     scores = (
@@ -248,25 +261,36 @@ def draw(seeds: int = 3) -> None:
 
 
 def collect(runs: Path) -> None:
-    """Copy what the runs recorded, not their checkpoints, nor where on this machine they were."""
-    for config in sorted(runs.glob("desk-*/*/config.toml")):
-        sweep = config.parent.parent.name.removeprefix("desk-")
-        target = RESULTS / sweep / config.parent.name
-        if (config.parent / "records.jsonl").exists():
-            target.mkdir(parents=True, exist_ok=True)
-            for name in RECORDED:
-                if (config.parent / name).exists():
-                    text = (config.parent / name).read_text()
-                    (target / name).write_text(text.replace(str(runs.resolve()), "runs"))
+    """Pack what the runs recorded that have ended."""
+    for directory in sorted({ended.parent.parent for ended in runs.glob("desk-*/*/done.json")}):
+        pack(directory, RESULTS / f"{directory.name.removeprefix('desk-')}.jsonl")
+
+
+def figures(reports: Path, only: str | None) -> None:
+    """Write the report on each question, and keep the figures that README.md shows."""
+    text = (HERE / "README.md").read_text()
+    shown = [question for question in QUESTIONS if f"(figures/{question.name}.svg)" in text]
+    for question in shown:
+        if question.directories() and only in (None, question.name):
+            out = report(
+                question.directories(),
+                out=reports / question.name,
+                targets=question.targets or None,
+                rounds=question.rounds,
+            )
+            figure = FIGURES / f"{question.name}.svg"
+            figure.write_text((out / f"figures/{question.figure}.svg").read_text())
+            print("written", figure, flush=True)
 
 
 def main() -> int:
     """Do what the arguments ask for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="copy from here")
+    parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="pack these")
+    parser.add_argument("--reports", type=Path, metavar="DIR", help="keep the reports here")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
     parser.add_argument("--figure", action="store_true", help="draw docs/images/desk.svg alone")
-    parser.add_argument("--only", metavar="NAME", help="write only this question's report")
+    parser.add_argument("--only", metavar="NAME", help="draw only this question's figure")
     arguments = parser.parse_args()
     if arguments.check:
         made = tables()
@@ -281,18 +305,8 @@ def main() -> int:
     made = tables()
     for page in PAGES:
         page.write_text(filled(page.read_text(), made))
-    for question in QUESTIONS:
-        if question.directories() and arguments.only in (None, question.name):
-            for old in (REPORTS / question.name).rglob("*.svg"):
-                old.unlink()  # a figure that is no longer made
-            out = report(
-                question.directories(),
-                out=REPORTS / question.name,
-                targets=question.targets or None,
-                rounds=question.rounds,
-            )
-            (out / HTML).unlink()  # the same as Markdown, which can be read here and is smaller
-            print("written", out, flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        figures(arguments.reports or Path(scratch), arguments.only)
     return 0
 
 

@@ -6,16 +6,17 @@ Its corollary sets ηη_l = O(√(SK/T)) and η_l = O(1/√(KT)), where η = Kη
     lr = c/√(KT),  server_lr = √S,  and the claim is  mean ‖∇F(z_t)‖² = O(1/√(SKT)) + O(1/T).
 
 The problem satisfies the assumptions of the theorem: 100 clients with 200 examples each, 20
-features of unlike scale, logistic loss plus 0.05·Σ w²/(1+w²), which is smooth and not convex, one
-example per step drawn with replacement, S of the 100 clients per round.  A client's labels come
-from weights of its own, ``spread`` away from the common ones.  The seed draws all of it anew.
+features of different scales, logistic loss plus 0.05·Σ w²/(1+w²), which is smooth and not convex,
+one example per step drawn with replacement, S of the 100 clients per round.  A client's labels come
+from its own weights, ``spread`` away from the common ones.  The seed determines all of it.
 β1 is 0.5, since the theorem wants β1 < K/(K+1) and its authors K ≥ 2/(1-β1); there is no weight
 decay, no decay of lr, and no guard.  FedAvg, whose z is x, is the control: its c is twice that of
 FedLADA, whose steps are divided by √v̂, about 1/2 for features of scale 1.
 
     OMP_NUM_THREADS=1 python experiments/desk/speedup.py --out experiments/desk/results/speedup
 
-Rows that are in its ``speedup.csv`` already are not computed again.
+Rows that are in its ``speedup.csv`` already are not computed again.  The figure of README.md is its
+``speedup.svg``, moved to ``figures/``.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from speedup_figure import EXPECTED, Row, draw, fit
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedlada import Algorithm, FixedSize, algorithm, simulate
+from fedlada import Algorithm, algorithm, simulate
 from fedlada.atomic import write
-from fedlada.experiment.run.provenance import provenance
+from fedlada.experiment.run.directory import provenance
+from fedlada.server import FixedSize
 
 CLIENTS, EXAMPLES, FEATURES, REGULARISER = 100, 200, 20, 0.05
 COLUMNS = ("setting", "S", "K", "T", "seed", "lr", "server_lr", "square_z", "square_x", "seconds")
@@ -91,7 +93,7 @@ class Examples:
 
 
 def problem(seed: int, spread: float) -> list[Examples]:
-    """Clients who see the same features and label them by weights of their own."""
+    """Clients that see the same features and label them by their own weights."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -148,7 +150,7 @@ def measure(setting: Setting, S: int, K: int, T: int, seed: int) -> dict[str, fl
         algorithm=chosen,
         rounds=T,
         train=local_steps(K, setting.batch),
-        sampling=FixedSize(S),
+        cohort=FixedSize(S),
         seed=seed,
         lr_decay=1.0,
         guard=None,

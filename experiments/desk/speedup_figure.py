@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-from fedlada.experiment.report.figures import new_figure, plain_axes, styled, svg_of
-from fedlada.experiment.report.style import GRID, INK, MUTED, alone, colour, marker
+from fedlada.experiment.report.figures import new_figure, styled, svg_of
+from fedlada.results.plot import INK, MUTED, colour, marker
 
 __all__ = ["EXPECTED", "Row", "Slopes", "draw", "fit"]
 
@@ -57,17 +57,14 @@ def draw(by_setting: Mapping[str, Sequence[Row]], slopes: Mapping[str, Slopes]) 
     """Left: the runs of the first setting against S·K·T.  Right: the slopes of every setting."""
     first, rows = next(iter(by_setting.items()))
     with styled():
-        figure = new_figure(4.4, width=9.6)
-        left, right = (
-            figure.add_axes((0.06, 0.13, 0.4, 0.76)),
-            figure.add_axes((0.7, 0.13, 0.29, 0.76)),
-        )
+        figure = new_figure(4.0)
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         _runs(left, _cells(rows, "square_z"), slopes[first]["SKT"])
-        plain_axes(left, f"{first}: mean over rounds of ‖∇F(z)‖²", "S·K·T")
+        left.set(title=f"{first}: mean of ‖∇F(z)‖²", xlabel="S·K·T")
         _forest(right, slopes)
-        plain_axes(right, "Slopes, 95 % intervals", "slope (dashed: -1/2)")
+        right.set(title="Slopes, 95 % intervals", xlabel="slope (dashed: -1/2)")
         alt = f"{first}: log-log slope {slopes[first]['SKT']['slope']:.2f}, expected {EXPECTED}"
-        return alone(svg_of(figure, alt))
+        return svg_of(figure, alt)
 
 
 def _runs(axes: Axes, cells: Mapping[tuple[int, ...], float], found: Mapping[str, float]) -> None:
@@ -88,8 +85,10 @@ def _runs(axes: Axes, cells: Mapping[tuple[int, ...], float], found: Mapping[str
     axes.plot(ends, expected, color=MUTED, dashes=(4, 2), label="slope -1/2")
     axes.plot([], [], " ", label=f"filled: T = {longest}")
     axes.set(xscale="log", yscale="log")
-    axes.grid(axis="y", color=GRID, linewidth=0.7)
-    axes.legend(frameon=False, loc="lower left")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.grid(axis="y", linewidth=0.7)
+    axes.legend(loc="lower left", fontsize=7.5)
 
 
 def _forest(axes: Axes, slopes: Mapping[str, Slopes]) -> None:
@@ -102,5 +101,5 @@ def _forest(axes: Axes, slopes: Mapping[str, Slopes]) -> None:
     dashed: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1, "zorder": 0}
     axes.plot((EXPECTED, EXPECTED), (0.5, 0.5 - len(slopes)), color=MUTED, **dashed)
     axes.set_yticks([-row for row in range(len(slopes))], list(slopes))
-    axes.set_ylim(0.5 - len(slopes), 1.0)
-    axes.legend(frameon=False, ncols=4, loc="upper center", handletextpad=0, columnspacing=0.8)
+    axes.set_ylim(0.5 - len(slopes), 1.3)
+    axes.legend(ncols=2, loc="upper center", handletextpad=0, columnspacing=0.8)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedlada import Algorithm
-from fedlada.algorithms import SGD, Amend, AMSGrad, Correction, Muon, Round, Vector, Vectors
+from fedlada.algorithms import Correction, Round, Vector, Vectors
+from fedlada.algorithms.corrections import Amend
+from fedlada.algorithms.local import SGD, AMSGrad, FreshMuon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,23 +100,9 @@ class AmendLater(Amend):
             server.g_a = server.g_a * (0.0 if left else 1 / self.alpha)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnMuon(Muon):
-    """Muon whose momentum begins at 0 in every round and is not sent."""
-
-    down = ()
-    up = ()
-
-    def begin(self, client: Vectors) -> None:
-        client.m = client.y.zeros_like()
-
-    def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
-        """Keep nothing."""
-
-
 GRADIENT = Algorithm(AmendGradient(AMSGrad()))
 AGREEING = Algorithm(AmendAgreeing(AMSGrad()))
 COMMON = Algorithm(AmendCommon(AMSGrad()))
 LATER = Algorithm(AmendLater(AMSGrad()))
 SGD_LATER = Algorithm(AmendLater(SGD()))
-OWN_MOMENTUM = Algorithm(Amend(OwnMuon(), alpha=0.5))
+OWN_MOMENTUM = Algorithm(Amend(FreshMuon(), alpha=0.5))

@@ -1,55 +1,44 @@
-"""Bring the sweeps of this directory into it: a line per run, and the tables of the README.
+"""Bring the sweeps of this directory into it: packed records, and the tables of the README.
 
     python experiments/successor/publish.py --from runs
 
-packs what runs/successor-PROBLEM recorded into results/PROBLEM.jsonl, as the tournament's records
-are packed, and fills in the tables, which have the tournament's tries beside them.  Without
-``--from`` it does so with the records that are here; with ``--check`` it writes nothing and exits 1
-if a table is not that of the records.
+packs what runs/successor-PROBLEM recorded into results/PROBLEM.jsonl and fills in the tables, which
+have the tournament's tries beside them.  Without ``--from`` it does so with the records that are
+here; with ``--check`` it writes nothing and exits 1 if a table is not that of the records.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import runpy
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedlada.client.scale import BITS, PERCENT, Scale
 from fedlada.experiment.config.cells import cells
-from fedlada.experiment.results.order import best_first
+from fedlada.experiment.packed import pack, packed_runs
+from fedlada.experiment.results.scores import best_first
+from fedlada.experiment.run.directory import RunDirectory
+from fedlada.experiment.tournament.stages import TRIES
+from fedlada.training.objective import BITS, PERCENT, Scale
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, TOURNAMENT, PAGE = HERE / "results", HERE / "../tournament", HERE / "README.md"
 filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
-packed = runpy.run_path(str(TOURNAMENT / "publish.py"))["packed"]
 ACCURACY, TEXT = ("validation_accuracy", PERCENT), ("validation_bits", BITS)
 SCORES = {"cifar10": ACCURACY, "cifar100": ACCURACY, "shakespeare": TEXT, "vit": ACCURACY}
-BESIDE = ("localmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
+BESIDE = ("sharedmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
 BESIDE += ("fedadamw", "fedlada-rows")
 LAST = 3  # evaluations that are averaged, as in the tournament
 
 
 def collect(runs: Path) -> None:
     """Pack the runs that have ended, beside those that are here already."""
-    RESULTS.mkdir(exist_ok=True)
     for problem in SCORES:
-        file = RESULTS / f"{problem}.jsonl"
-        before = map(json.loads, file.read_text().splitlines() if file.exists() else ())
-        lines = {line["run"]: line for line in before}
-        for ended in runs.glob(f"successor-{problem}/*/done.json"):
-            line = packed(ended.parent)
-            lines[line["run"]] = line
-        ordered = (json.dumps(lines[run], separators=(",", ":")) for run in sorted(lines))
-        text = "\n".join(ordered).replace(str(runs.resolve()), ".")
-        text = text.replace(str(HERE.resolve()), "experiments/successor")
-        if lines:
-            file.write_text(text + "\n")
+        if any(runs.glob(f"successor-{problem}/*/done.json")):
+            pack(runs / f"successor-{problem}", RESULTS / f"{problem}.jsonl")
 
 
 def tries(problem: str) -> Iterator[tuple[str, float, float]]:
@@ -57,13 +46,14 @@ def tries(problem: str) -> Iterator[tuple[str, float, float]]:
     rounds = next(iter(cells(HERE / f"{problem}.toml").values())).federation.rounds
     files = [RESULTS / f"{problem}.jsonl", TOURNAMENT / f"results/{problem}.jsonl"]
     for file in (file for file in files if file.exists()):
-        for line in map(json.loads, file.read_text().splitlines()):
-            config, own = tomllib.loads(line["config"]), file.parent == RESULTS
-            beside = line["run"].startswith("tries/") and config["algorithm"] in BESIDE
-            if (own or beside) and len(line["rounds"]["seconds"]) == rounds:
+        for run in map(RunDirectory, packed_runs(file)):
+            config, records = run.table(), list(run.records())
+            own = file.parent == RESULTS
+            beside = run.path.parent.name == TRIES and config["algorithm"] in BESIDE
+            if (own or beside) and len(records) == rounds:
                 settings, name = config["settings"], config["label"]
                 alpha = f", alpha {settings['alpha']:g}" if "alpha" in settings else ""
-                scores = [m[SCORES[problem][0]] for m in line["metrics"].values()]
+                scores = [r["metrics"][SCORES[problem][0]] for r in records if r["metrics"]]
                 yield (
                     f"`{name}`{alpha}" if beside else f"{name}{alpha}",
                     settings["lr"],

@@ -26,7 +26,7 @@ def main() -> None:
     print(f"{'sweep':10}", *(f"{'round ' + str(n):>10}" for n in rounds))
     for sweep in SWEEPS:
         runs = {}
-        for run in runs_in(RESULTS / sweep):
+        for run in runs_in(RESULTS / f"{sweep}.jsonl"):
             records = RunDirectory(run).records()
             found = {r["round"]: r["metrics"].get("test_accuracy") for r in records}
             if max(found) >= END:

@@ -1,102 +1,127 @@
-"""The command ``fedlada``.
-
-``fedlada algorithms`` and ``fedlada --version`` are defined here and ``fedlada traffic`` in
-``fedlada.traffic``; they need only torch (traffic of most codecs, zstandard).
-``fedlada doctor`` is in ``fedlada.doctor`` and needs what a node has. All other commands are
-defined in ``fedlada.experiment.commands``.
-"""
+"""The command ``fedlada``: a table of its subcommands, and how their errors are printed."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from platform import python_version
-
-import torch
+from typing import NamedTuple, NoReturn
 
 from . import __version__
-from .algorithms import ALGORITHMS, CATALOGUE, Algorithm
-from .errors import FedladaError
-from .traffic import aligned, traffic
+from .errors import FedladaError, missing_extra, nearest
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "Command", "main"]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the ``fedlada`` command."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["--version"]:
-        print(f"fedlada {__version__} (torch {torch.__version__}, Python {python_version()})")
-        return
-    if words[:1] == ["algorithms"]:
-        algorithms(words[1:])
-        return
-    if words[:1] == ["traffic"]:
-        try:
-            traffic(words[1:])
-        except FedladaError as error:
-            sys.exit(f"fedlada: {error}")
-        return
-    if words[:1] == ["doctor"]:
-        from .doctor.command import doctor
+class Command(NamedTuple):
+    """A subcommand of ``fedlada``."""
 
-        doctor(words[1:])
-        return
+    module: str
+    """The module in this package with a function that has the command's name.  The function takes
+    a parser, to which it adds its options, and the words to parse.  Its docstring is what
+    ``fedlada COMMAND --help`` begins with."""
+    extra: str
+    """The extra that installs what the module imports; empty if that is torch alone."""
+    help: str
+
+
+COMMANDS = {
+    "algorithms": Command("algorithms.listing", "", "List the algorithms and what they send."),
+    "cost": Command("cost", "", "Count the bytes and the memory of a run before it starts."),
+    "privacy": Command("privacy.command", "privacy", "Say what noise a private run needs."),
+    "run": Command("experiment.commands", "experiment", "Run an experiment, or resume it."),
+    "sweep": Command("experiment.commands", "experiment", "Run every combination of a sweep."),
+    "resume": Command("experiment.commands", "experiment", "Resume the runs in a directory."),
+    "compare": Command("experiment.commands", "experiment", "Compare runs in one table."),
+    "report": Command("experiment.commands", "report", "Write a page with curves and tables."),
+    "best": Command("experiment.commands", "experiment", "Choose the best settings of a sweep."),
+    "export": Command("experiment.commands", "experiment", "Write the model of a run to a file."),
+    "pack": Command("experiment.commands", "experiment", "Pack finished runs into one file."),
+    "partition": Command("experiment.commands", "experiment", "Show which client has which data."),
+    "tournament": Command("experiment.commands", "report", "Compare optimizers fairly."),
+    "doctor": Command("flower.doctor.command", "flower", "Check a machine before a deployment."),
+}
+"""The subcommands by name, in the order of ``fedlada --help``."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit; an error that the user can fix is printed as a sentence."""
     try:
-        from .experiment.commands import run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("fedlada"):
+        try:
+            _run(sys.argv[1:] if arguments is None else list(arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_is_gone():
             raise
+        sys.exit(1)
+    except (FedladaError, ImportError) as error:
+        sys.exit(f"fedlada: {error}")
+    except OSError as error:
         sys.exit(
-            f"fedlada: this needs {error.name}, which is not installed: run"
-            ' pip install "fedlada[experiment]". Without it there are only fedlada algorithms and'
-            " fedlada doctor."
+            f"fedlada: {error.filename or 'a file'} cannot be read or written ({error.strerror});"
+            " give another path, or fix that one."
         )
-    run(words)
+    sys.exit(0)
 
 
-def algorithms(words: Sequence[str]) -> None:
-    """Run ``fedlada algorithms``: print the table of algorithms."""
-    parser = argparse.ArgumentParser(
-        prog="fedlada algorithms",
-        description="List the algorithms: what each is for, is made of and sends per client.",
-        epilog="example: fedlada algorithms --parameters 11181642   (a ResNet-18)",
+def _run(words: Sequence[str]) -> None:
+    name, *rest = words or ["--help"]
+    if name in ("--help", "-h"):
+        print(_overview())
+    elif name == "--version":
+        import torch
+
+        print(f"fedlada {__version__} (torch {torch.__version__}, Python {python_version()})")
+    elif name in COMMANDS:
+        command = COMMANDS[name]
+        try:
+            module = import_module(f".{command.module}", __package__)
+        except ModuleNotFoundError as error:
+            if not command.extra or (error.name or "").startswith("fedlada"):
+                raise
+            raise missing_extra(error, f"fedlada {name}", f"fedlada[{command.extra}]") from None
+        function = getattr(module, name)
+        parser = argparse.ArgumentParser(
+            prog=f"fedlada {name}", description=inspect.getdoc(function), allow_abbrev=False
+        )
+        function(parser, rest)
+    else:
+        sentence = f"fedlada: there is no command {name!r}; {nearest(name, COMMANDS)}."
+        print(f"usage: fedlada COMMAND ...\n{sentence}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "usage: fedlada COMMAND ...",
+            "",
+            "Federated optimizers for PyTorch: run, compare and deploy them.",
+            "",
+            "commands:",
+            *(f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()),
+            "",
+            "fedlada COMMAND --help explains the options of a command.",
+            "fedlada --version prints the versions of fedlada, torch and Python.",
+        ]
     )
-    parser.add_argument(
-        "--parameters",
-        type=int,
-        default=52_202,
-        metavar="N",
-        help="size of the model, for the bytes (default: LeNet's %(default)s, in float32)",
-    )
-    print(algorithms_table(parser.parse_args(words).parameters))
 
 
-def algorithms_table(parameters: int) -> str:
-    """Return the table of algorithms by group: what each is for, is made of, and sends."""
-    head = ("algorithm", "composition", "vectors down/up/kept", "bytes down", "bytes up")
-    rows = [head, *(_row(name, known, parameters) for name, known in ALGORITHMS.items())]
-    first, *others = aligned(rows, left=3)
-    lines = dict(zip(ALGORITHMS, others, strict=True))
-    table = [first, "-" * len(first)]
-    for group, known in CATALOGUE.items():
-        table += ["", f"{group}:"]
-        for name, (_, purpose) in known.items():
-            table += [lines[name], f"    {purpose}"]
-    return "\n".join(table)
-
-
-def _row(name: str, algorithm: Algorithm, parameters: int) -> tuple[str, ...]:
-    vectors, size = algorithm.traffic, algorithm.traffic.bytes(4 * parameters)
-    counts = f"{vectors.down}/{vectors.up}/{vectors.client_state}"
-    return name, composition(algorithm), counts, f"{size.down:,}", f"{size.up:,}"
-
-
-def composition(algorithm: Algorithm) -> str:
-    """Return the composition as text, such as ``Amend(AMSGrad) + Averaging``."""
-    names = [type(part).__name__ for part in algorithm.part.chain()]
-    return f"{'('.join(names)}{')' * (len(names) - 1)} + {type(algorithm.server).__name__}"
+def _reader_is_gone() -> bool:
+    """Return whether nobody reads what this process prints, as behind ``| head``; then stop it."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        # Python flushes once more when it exits, and would print an error about that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from contextvars import ContextVar
 from difflib import get_close_matches
 
-__all__ = ["ExperimentError", "FedladaError", "MissingExtra", "missing_extra", "nearest", "require"]
+__all__ = [
+    "PLACE",
+    "ExperimentError",
+    "FedladaError",
+    "MissingExtra",
+    "check_counts",
+    "missing_extra",
+    "nearest",
+    "require",
+    "warn_here",
+]
+
+PLACE: ContextVar[str] = ContextVar("PLACE", default="")
+"""The client whose data or training run at the moment, for warnings."""
 
 
 class FedladaError(ValueError):
@@ -27,6 +42,22 @@ def require(condition: bool, sentence: str) -> None:
     """Raise :class:`FedladaError` with this sentence unless the condition holds."""
     if not condition:
         raise FedladaError(sentence)
+
+
+def warn_here(sentence: str) -> None:
+    """Warn, and name the client at whose data or training this happens, if any."""
+    place = PLACE.get()
+    warnings.warn(f"{place}: {sentence}" if place else sentence, stacklevel=2)
+
+
+def check_counts(owner: object, *names: str) -> None:
+    """Raise an error if one of these attributes is neither None nor a positive whole number."""
+    for name in names:
+        value = getattr(owner, name)
+        require(
+            value is None or (isinstance(value, int) and value > 0),
+            f"{name} is {value!r}; it must be a positive whole number",
+        )
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast
 
+import torch
 from torch import nn
 
-from .algorithms import ALGORITHMS
+from .algorithms import ALGORITHMS, Algorithm, algorithm as named_algorithm
 from .client.round import D, Train
 from .client.store import DiskStore, MemoryStore, Store
-from .client.training import Evaluation, LocalTraining
-from .curves import plot
-from .engines.in_process import ClientDatasets, InProcess, check_clients
+from .devices import by_rank, device_of, home, seeded
+from .engines.devices import Devices
+from .engines.in_process import InProcess
 from .engines.ranks import Ranks, launched
-from .engines.workers import Workers
+from .engines.sites import ClientDatasets, names_of, sites
+from .engines.timed import Timed, Timetable, work_of
+from .engines.workers import Workers, check_fork
 from .errors import FedladaError, require
 from .protocol.engine import Engine
 from .protocol.federated import clients_keep, federated_parameters
-from .server.checkpoint import Checkpoints
-from .server.collect import collect
-from .server.loop import federate
-from .server.model import Evaluate, Server
-from .server.plan import Plan, PlanSettings
+from .protocol.seeds import seed_of
+from .results.plot import Against, plot
+from .server.plan import OtherSettings, Plan
 from .server.record import RoundRecord
-from .server.sampling import FixedSize
+from .server.sampling import Sampler
+from .server.saving.checkpoint import Checkpoints
+from .server.server import Evaluate, Server
 from .server.state import ServerState
+from .training.evaluation import Evaluation
+from .training.examples import examples_in
+from .training.local import LocalTraining
 
 if TYPE_CHECKING:
-    from .curves import Figure
+    from .results.plot import Figure
 
 __all__ = ["Simulation", "simulate"]
 
@@ -50,8 +62,16 @@ class Simulation(Generic[D]):
         server: Server,
         evaluate: Evaluate | None,
         workers: Workers | Ranks | None = None,
+        *,
+        data: ClientDatasets[D],
+        timetable: Timetable | None = None,
+        quiet: bool = False,
     ) -> None:
         self.plan = plan
+        self.names = names_of(data)
+        """The names of the clients by their numbers, such as those of sites; empty if they have
+        none."""
+        self._clients, self._quiet, self._note = len(data), quiet, _equal_weights(plan, data)
         self.state = server.state
         """The server's state after the last record; pass it to :func:`simulate` to continue."""
         self.resumed = server.resumed
@@ -60,11 +80,16 @@ class Simulation(Generic[D]):
         """The records of the rounds that this object has run so far."""
         self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
-        self._server, self._workers = server, workers
-        self._running = self._rounds(engine, evaluate)
+        self._server, self._workers, self._engine = server, workers, engine
+        timed = engine if timetable is None else Timed(engine, timetable, server.state)
+        self._running = self._rounds(timed, evaluate)
 
     def __iter__(self) -> Iterator[RoundRecord]:
         return self._running
+
+    def __repr__(self) -> str:
+        done = f"{self.state.round} of {self.plan.rounds} rounds done"
+        return f"Simulation({self.plan.summary(self.state.vectors.x, self._clients)}; {done})"
 
     def __enter__(self) -> Self:
         return self
@@ -76,12 +101,12 @@ class Simulation(Generic[D]):
         """Run the remaining rounds and return their records."""
         return list(self._running)
 
-    def plot(self, metric: str | None = None) -> Figure:
+    def plot(self, metric: str | None = None, *, against: Against = "round") -> Figure:
         """Draw a metric by rounds, of the rounds run so far, and return matplotlib's figure.
 
         By default it is the score of the evaluation.  :func:`fedlada.plot` draws several runs.
         """
-        return plot(self, metric=metric)
+        return plot(self, metric=metric, against=against)
 
     def close(self) -> None:
         """Release the directory of the checkpoints for another run, and end the workers."""
@@ -92,22 +117,37 @@ class Simulation(Generic[D]):
     @property
     def model(self) -> nn.Module:
         """A copy of the model with the server's current parameters."""
+        if not self.state.round:
+            warnings.warn(
+                "no round has run yet, so this is the first model: call run(), or iterate over the"
+                " simulation",
+                stacklevel=2,
+            )
         return self._server.model()
+
+    def model_of(self, client: int | str) -> nn.Module:
+        """Return a copy of the model with what this client keeps: its personal parts and buffers.
+
+        ``client`` is a number, or the name of a site.  A client that has not taken part yet has
+        the parts that all clients begin with.
+        """
+        require(
+            isinstance(self._engine, InProcess),
+            "the clients of this run have an engine of their own, and their personal parts do not"
+            " leave it; evaluate them there",
+        )
+        return cast(InProcess[D], self._engine).model_of(self.state, client)
 
     def _rounds(self, engine: Engine, evaluate: Evaluate | None) -> Iterator[RoundRecord]:
         if isinstance(self._workers, Ranks) and self._workers.rank:
-            self._workers.serve(self.plan, engine)
+            self._workers.serve()
             self.close()
             return
+        if not self._quiet:
+            summary = self.plan.summary(self.state.vectors.x, self._clients)
+            print(f"fedlada: {summary}{self._note}", file=sys.stderr, flush=True)
         try:
-            for record in federate(
-                self.plan,
-                engine,
-                self.state,
-                evaluate=self._server.evaluation(evaluate),
-                save=self._server.save,
-                collector=collect if self._workers is None else self._workers.collect,
-            ):
+            for record in self._server.rounds(engine, evaluate=evaluate, collector=self._workers):
                 self.records.append(record)
                 yield record
         except Exception:
@@ -120,133 +160,256 @@ class Simulation(Generic[D]):
 
 
 def simulate(
-    model: nn.Module,
-    data: ClientDatasets[D],
+    model: nn.Module | Callable[[], nn.Module],
+    data: ClientDatasets[D] | Mapping[str, D],
     *,
+    algorithm: Algorithm | Mapping[str, Any] | str = "fedlada",
+    lr: float | None = None,
+    rounds: int = 100,
+    cohort: Sampler | int | float | str = 10,
+    seed: int = 0,
     train: Train[D] | None = None,
     evaluate: Evaluate | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+    config: Mapping[str, object] | None = None,
+    devices: Devices | Mapping[str, Any] | None = None,
+    workers: int | None = None,
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
-    checkpoints: Checkpoints | str | Path | None = None,
-    config: Mapping[str, object] | None = None,
-    workers: int | None = None,
-    **plan: Unpack[PlanSettings],
+    quiet: bool = False,
+    **settings: Unpack[OtherSettings],
 ) -> Simulation[D]:
     """Train ``model`` over the clients in ``data``, in this process or in several ``workers``.
 
-    ``data[i]`` is the data of client i and is passed to ``train(model, data[i], optimizer)``.  The
+    ``data[i]`` is the data of client i and is passed to ``train(model, data[i], optimizer)``; a
+    dict has the data of each site by its name, which then stands in messages and figures.  The
     default ``train`` is :class:`LocalTraining`: 50 steps of batch size 50.  It takes
     ``(inputs, labels)`` as tensors or arrays, or a map-style ``Dataset``, for each client;
-    ``fedlada.data.split`` and ``by_owner`` make such clients of one set.  All other settings are
-    those of a :class:`Plan`: ``algorithm="fedlada"``, ``rounds=100``, ``sampling`` (a number of
-    clients, a share such as 0.1, or a sampler; by default ten clients), ``seed``, ``lr_decay``,
-    ``weighting``, ``target``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``codec`` and
-    ``evaluate_every``.
+    ``fedlada.data.split`` and ``by_owner`` make such clients of one set.
 
-    All randomness follows from ``seed``, and ``model`` itself is not changed.  With the ``state``
-    (and ``store``) of an earlier run, the run continues from there until ``rounds`` rounds are
-    done in total.  With an ``engine``, the engine runs the clients and keeps their vectors;
-    ``train`` and ``data`` then only describe the run.
+    ``algorithm`` is one of :data:`ALGORITHMS`, or an :class:`Algorithm`; ``lr`` replaces its
+    learning rate.  ``cohort`` is the number of clients of each round, a share of them such as 0.1,
+    or ``"all"``; a federation of fewer than ten clients takes all by default.  Every client counts
+    equally, however many examples it has, unless ``weighting`` is ``"examples"``.  ``settings`` are
+    those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``minimum``, ``guard``,
+    ``aggregator``, ``buffers``, ``personal``, ``codec`` and ``evaluate_every``.  The first round
+    prints what the run will do to standard error, unless ``quiet``.
+
+    All randomness of the rounds follows from ``seed``.  ``model`` itself is not changed; if it is
+    a function that makes the model, its first weights follow from ``seed``, too.  With the
+    ``state`` (and ``store``) of an earlier run, the run continues from there until ``rounds``
+    rounds are done in total.  With an ``engine``, the engine runs the clients and keeps their
+    vectors; ``train`` and ``data`` then only describe the run.
 
     With a directory for ``checkpoints``, a run that was killed at any moment continues when the
     same call is made again, and its result has the same bits.  Put everything else that affects
     the result, such as how the data were split, into ``config``: a directory refuses a run with
     another configuration.
 
+    With ``devices``, clients are slow, far away or absent as :class:`fedlada.engines.Devices` say:
+    replies arrive in that order, ``close_after`` and ``deadline`` apply to it, and records have
+    the simulated ``time``.
+
     With ``workers``, as many forked processes share the clients of each round, with one thread
     each; a script that ``torchrun`` started shares them among its ranks, and rank 0 has the records
     and the result.  The bits are the same, and a run may be continued with another number.
 
-    >>> run = simulate(LeNet(), clients, algorithm=algorithm("fedlada", lr=0.01), rounds=20)
+    >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
     ...     print(record.round, record.client_metrics)
     """
-    _check(model, data, plan, train=train, evaluate=evaluate)
-    pool = _workers(workers, engine)
-    plan.setdefault("sampling", FixedSize(min(10, len(data))))
-    chosen = Plan.of(**plan)
+    data = sites(data)
+    _check(settings, train=train, evaluate=evaluate)
+    if isinstance(cohort, int) and cohort == 10:
+        cohort = min(cohort, len(data))
+    if lr is not None:
+        algorithm = named_algorithm(algorithm, lr=lr)
+    plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
+    shared = _shared(workers, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
-    working = copy.deepcopy(model)
-    described = {"clients": len(data), "train": training, **(config or {})}
-    own = None if isinstance(pool, Ranks) and pool.rank else saving
-    server = Server(chosen, working, state=state, checkpoints=own, config=described)
+    working, scratch = _placed(_working(model, plan.seed), shared), None
+    lasting = bool(plan.personal) or plan.buffers == "local"  # model_of reads it after the run
     if engine is None:
-        if clients_keep(chosen.algorithm, chosen.buffers):
-            store = _store(store, saving, pool)
-        parts = chosen.algorithm, working, data, training
-        engine = InProcess(*parts, store=store, buffers=chosen.buffers)
-    return Simulation(chosen, engine, server, evaluate, pool)
-
-
-def _workers(count: int | None, engine: Engine | None) -> Workers | Ranks | None:
-    """Return those that share the clients of a run, or None if it is one process."""
-    if count is None:
-        return Ranks() if engine is None and launched() else None
-    require(
-        type(count) is int and count >= 1,
-        f"workers is {count!r}; it must be a whole number of processes, 1 or more",
+        if clients_keep(plan.algorithm, plan.buffers, plan.personal):
+            if store is None and saving is None and shared == "workers":
+                scratch = tempfile.mkdtemp(prefix="fedlada-")
+            store = _store(store, scratch if saving is None else saving.clients, shared)
+        parts = plan.algorithm, working, data, training
+        engine = InProcess(*parts, store=store, buffers=plan.buffers, personal=plan.personal)
+    timetable = _timetable(plan, working, devices, training, data)
+    ends = None if lasting else scratch
+    pool = _pool(plan, engine, working, shared, workers, scratch=ends, timetable=timetable)
+    timing = {} if timetable is None else {"devices": timetable.devices}
+    described = {"clients": len(data), "train": training, **timing, **(config or {})}
+    own = None if isinstance(pool, Ranks) and pool.rank else saving
+    threads = 1 if shared == "workers" else torch.get_num_threads()
+    server = Server(plan, working, state=state, checkpoints=own, config=described, threads=threads)
+    if plan.personal and isinstance(engine, InProcess):
+        # A resumed run has those of its start, whatever the model is now; ranks have those of one.
+        engine.newcomer = server.state.vectors.personal
+        if isinstance(pool, Ranks):
+            pool.agree(engine.newcomer)
+    run: Simulation[D] = Simulation(
+        plan, engine, server, evaluate, pool, data=data, timetable=timetable, quiet=quiet
     )
-    if count == 1:
+    if lasting and scratch is not None:
+        weakref.finalize(run, _delete, os.getpid(), scratch)
+    return run
+
+
+def _timetable(
+    plan: Plan,
+    model: nn.Module,
+    devices: Devices | Mapping[str, Any] | None,
+    train: object,
+    data: ClientDatasets[D],
+) -> Timetable | None:
+    """Return when clients answer, if they have devices; otherwise nobody is ever late."""
+    if devices is None:
+        require(
+            plan.deadline is None,
+            f"deadline is {plan.deadline} and clients have no devices, so nobody is late: give"
+            " devices=fedlada.engines.Devices(), or leave deadline out",
+        )
+        return None
+    chosen = Devices.read(devices)
+    return Timetable(chosen, work_of(plan, model, chosen, train, data), plan.deadline)
+
+
+def _equal_weights(plan: Plan, data: object) -> str:
+    """Return a line that says that clients of very different sizes count equally, or nothing.
+
+    Algorithms whose server sums up vectors of the clients need equal weights.
+    """
+    sizes: Sequence[int] = getattr(data, "sizes", ())
+    if isinstance(data, list | tuple) and all(hasattr(each, "__len__") for each in data):
+        sizes = [examples_in(each) for each in data]
+    if not sizes or plan.weighting != "uniform" or plan.algorithm.sums:
+        return ""
+    least, most = min(sizes), max(sizes)
+    if most <= 2 * least:
+        return ""
+    return (
+        f"\nfedlada: clients count equally although they have {least} to {most} examples;"
+        " weighting='examples' counts each by its number of examples"
+    )
+
+
+def _delete(owner: int, directory: str) -> None:
+    """Delete a directory, in the process that made it: its workers have copies of all objects."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _working(model: object, seed: int) -> nn.Module:
+    """Return a copy of the model, or the model that a function makes, its weights by the seed."""
+    if isinstance(model, nn.Module) or not callable(model):
+        federated_parameters(cast(nn.Module, model))
+        return copy.deepcopy(cast(nn.Module, model))
+    with seeded(seed_of(seed, "model")):
+        try:
+            made = model()
+        except TypeError as error:
+            raise FedladaError(
+                f"model is {model!r:.100}, and calling it without arguments failed ({error}); give"
+                " a model, or a function that makes one, such as lambda: Net(10)"
+            ) from error
+    federated_parameters(made)
+    return cast(nn.Module, made)
+
+
+def _placed(model: nn.Module, shared: Literal["workers", "ranks"] | None) -> nn.Module:
+    """Move a model that is on the first GPU to that of this rank; workers can have none."""
+    if shared == "workers":
+        check_fork(model)
+    device = device_of(model)
+    if shared == "ranks" and device.index == 0:
+        return model.to(by_rank(torch.device(device.type)))
+    return model
+
+
+def _shared(workers: int | None, engine: Engine | None) -> Literal["workers", "ranks"] | None:
+    """Return what shares the clients of a round; None if one process trains them all."""
+    if workers is None:
+        return "ranks" if engine is None and launched() else None
+    require(
+        type(workers) is int and workers >= 1,
+        f"workers is {workers!r}; it must be a whole number of processes, 1 or more",
+    )
+    if workers == 1:
         return None
     require(
         engine is None,
-        f"workers is {count} and there is an engine, which runs the clients itself; give one of"
+        f"workers is {workers} and there is an engine, which runs the clients itself; give one of"
         " the two",
     )
     require(
         not launched(),
-        f"workers is {count}, and torchrun has started several processes already; leave workers"
+        f"workers is {workers}, and torchrun has started several processes already; leave workers"
         " out, and choose their number with --nproc-per-node",
     )
-    return Workers(count)
+    return "workers"
 
 
-def _store(
-    given: Store | None, saving: Checkpoints | None, workers: Workers | Ranks | None
-) -> Store | None:
+def _pool(
+    plan: Plan,
+    engine: Engine,
+    model: nn.Module,
+    shared: Literal["workers", "ranks"] | None,
+    workers: int | None,
+    *,
+    scratch: str | None,
+    timetable: Timetable | None,
+) -> Workers | Ranks | None:
+    """Return the processes that share the clients of a round, if there are several."""
+    if shared == "workers":
+        return Workers(cast(int, workers), plan, engine, scratch, timetable=timetable)
+    if shared == "ranks":
+        return Ranks(plan, engine, home(device_of(model)), timetable=timetable)
+    return None
+
+
+def _store(store: Store | None, directory: str | Path | None, shared: str | None) -> Store | None:
     """Return where clients keep their vectors: files, if more than one process needs them."""
     require(
-        workers is None or not isinstance(given, MemoryStore),
+        shared is None or not isinstance(store, MemoryStore),
         "the store is a MemoryStore, and several processes share no memory; give"
-        " store=fedlada.DiskStore(directory)",
+        " store=fedlada.engines.DiskStore(directory)",
     )
-    if given is None and saving is not None:
-        return DiskStore(saving.clients)
-    if given is None and isinstance(workers, Workers):
-        return DiskStore(workers.directory())
+    if store is None and directory is not None:
+        return DiskStore(directory)
     require(
-        given is not None or workers is None,
+        store is not None or shared is None,
         "clients keep vectors between rounds, and each may be on another rank next time; give"
-        " checkpoints, or store=fedlada.DiskStore(directory), in a directory that all ranks share",
+        " checkpoints, or store=fedlada.engines.DiskStore(directory), in a directory that all"
+        " ranks share",
     )
-    return given
+    return store
 
 
-def _check(model: object, data: object, plan: Mapping[str, object], **called: object) -> None:
+def _check(settings: Mapping[str, object], **called: object) -> None:
     """Check what can be checked before the first round."""
-    check_clients(data)
     for name, function in called.items():
         require(
             function is None or callable(function),
             f"{name} is {function!r:.100}; it must be a function, or left out",
         )
-    _check_names(plan)
-    federated_parameters(cast(nn.Module, model))
+    _check_names(settings)
 
 
-def _check_names(plan: Mapping[str, object]) -> None:
+def _check_names(given: Mapping[str, object]) -> None:
     """Say where a setting belongs that is none of a plan's, and is known elsewhere."""
     training = [f.name for f in dataclasses.fields(LocalTraining)]
-    settings = {name for algorithm in ALGORITHMS.values() for name in algorithm.settings()}
-    for name, value in plan.items():
+    tunable = {name for known in ALGORITHMS.values() for name in known.settings()}
+    for name, value in given.items():
         if name in training:
             raise FedladaError(
                 f"{name}={value!r:.50} is a setting of the local training; give"
                 f" train=fedlada.LocalTraining({name}={value!r:.50})"
             )
-        if name in settings:
+        if name in tunable:
             raise FedladaError(
                 f"{name}={value!r:.50} is a setting of the algorithm; give"
                 f' algorithm=fedlada.algorithm("fedlada", {name}={value!r:.50})'

@@ -102,6 +102,7 @@ print(images.inputs.double().sum().item(), images.labels.tolist(), flush=True)
 """
 
 
+@pytest.mark.programs(seconds=10)
 def test_processes_that_ask_at_once_get_the_same_images_and_one_decodes(source):
     both = [
         subprocess.Popen(

@@ -8,6 +8,8 @@ from PIL import Image
 
 from fedlada.data import STATISTICS, load
 
+pytestmark = pytest.mark.cifar(seconds=40)
+
 
 @pytest.fixture(scope="module")
 def directory():

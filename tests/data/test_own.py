@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import fedlada
 from fedlada import Evaluation, LocalTraining, simulate
 from fedlada.algorithms import Vector
-from fedlada.client.labelled import as_tensor, examples_in, source_of
 from fedlada.data import ClientData, Clients, Examples, by_owner, from_table, partition, split
+from fedlada.training.examples import as_tensor, examples_in, source_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(60, 5, generator=GENERATOR)

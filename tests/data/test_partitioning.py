@@ -66,10 +66,11 @@ def test_wrapped_clients_are_equally_large_and_repeat_only_whole_classes(case):
         assert own.max() - own.min() <= 1
 
 
-@pytest.mark.parametrize("concentration", [0.3, 0.6, 10.0])
+@pytest.mark.parametrize("concentration", [0.3, 10.0])
 def test_class_prior_uses_each_sample_once_and_leaves_no_client_empty(concentration):
-    split = partition(CIFAR10, "class-prior", clients=100, concentration=concentration)
-    assert torch.equal(torch.cat(split.indices).sort().values, torch.arange(50_000))
+    labels = CIFAR10[:10_000]
+    split = partition(labels, "class-prior", clients=40, concentration=concentration)
+    assert torch.equal(torch.cat(split.indices).sort().values, torch.arange(len(labels)))
     sizes = split.summary().sizes
     assert sizes.min() >= 1
     assert sizes.min() < sizes.max()

@@ -2,14 +2,14 @@
 
 import importlib
 import json
-from pathlib import Path
 
 import pytest
 
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.run.problem import build
+from places import ROOT
 
-DESK = Path(__file__).parents[2] / "experiments" / "desk"
+DESK = ROOT / "experiments" / "desk"
 SWEEP = """
 name = "branches"
 algorithm = "fedlada-rows"

@@ -16,18 +16,20 @@ import pytest
 from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 
-from fedlada import Checkpoints, Failure, Task, export
+from fedlada import Checkpoints, export
 from fedlada.algorithms import Vectors
 from fedlada.cli import main
-from fedlada.engines.complete import Complete
+from fedlada.engines import Failure, Task
+from fedlada.engines.around import Complete
 from fedlada.errors import ExperimentError, FedladaError
+from fedlada.experiment.config.named import ENGINES
 from fedlada.experiment.config.reading import dump, experiment, parse, read
 from fedlada.experiment.run import flower_app
 from fedlada.experiment.run.directory import RunDirectory
+from fedlada.experiment.run.execute import run as run_rounds
 from fedlada.experiment.run.on_flower import watched_rounds
-from fedlada.experiment.run.rounds import run as run_rounds
 from fedlada.experiment.run.tracking import parsed
-from fedlada.flower.client_side import check_place
+from fedlada.flower.client import check_place
 from fedlada.flower.loopback import processes
 from fedlada.flower.loopback.processes import marked
 from fedlada.flower.memory_grid import MemoryGrid
@@ -69,6 +71,7 @@ def assert_same(directory, expected, *, rounds):
     assert RunDirectory(directory).finished()
 
 
+@pytest.mark.flower(seconds=70)
 def test_a_deployment_whose_nodes_share_the_clients_is_the_run_in_process(tmp_path, in_process):
     directory = tmp_path / "deployment"
     records = run(directory, "engine.name=deployment", "engine.nodes=2")
@@ -123,6 +126,7 @@ flower_app.server(grid, Context(1, 1, {}, state=RecordDict(), run_config=given))
         assert self.process.wait() == 0
 
 
+@pytest.mark.programs(seconds=30)
 def test_rounds_that_were_finished_when_the_server_was_killed_are_not_done_again(
     tmp_path, monkeypatch
 ):
@@ -223,7 +227,7 @@ def configured(*words):
     [
         (
             ["engine.name=rai"],
-            r"engine\.name is 'rai'; it must be 'process', 'ray' or 'deployment'",
+            r"engine\.name is 'rai'; did you mean 'ray'\? There are deployment, process, ray",
         ),
         (["engine.nodes=0"], r"engine\.nodes is 0; it must be greater than 0"),
         (["engine.node=3"], r"there is no key 'engine\.node'; .*'engine\.nodes'"),
@@ -236,6 +240,19 @@ def configured(*words):
 def test_a_wrong_engine_is_a_sentence(words, sentence):
     with pytest.raises(ExperimentError, match=sentence):
         configured(*words)
+
+
+def test_an_engine_of_a_file_is_one_line_in_a_table(tmp_path, monkeypatch):
+    (tmp_path / "toy_engine.py").write_text(
+        "from fedlada.experiment.run.execute import rounds\n"
+        "def toy(config, directory):\n"
+        "    directory.log_file.write_text('the toy ran')\n"
+        "    yield from rounds(config, directory)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(ENGINES, "toy", "toy_engine:toy")
+    assert len(run(tmp_path / "run", "engine.name=toy")) == 2
+    assert (tmp_path / "run" / "log.txt").read_text() == "the toy ran"
 
 
 def test_without_flower_its_engines_are_a_sentence(tmp_path, monkeypatch):

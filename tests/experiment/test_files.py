@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 
 from fedlada.experiment.config.cells import cells
-from fedlada.experiment.config.experiment import FREE
-from fedlada.experiment.config.keys import flatten
-from fedlada.experiment.config.reading import read
+from fedlada.experiment.packed import packed_runs
+from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.tournament.file import read_tournament
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))
-SWEEPS = [file for file in FILES if not {"results", "attacks", "tournament"} & {*file.parts}]
+SWEEPS = [file for file in FILES if "tournament" not in file.parts]
 TOURNAMENTS = sorted((ROOT / "experiments" / "tournament").glob("*.toml"))
-RUNS = [file for file in FILES if "results" in file.parts]
+PACKED = [
+    f for name in ("attacks", "desk") for f in ROOT.glob(f"experiments/{name}/results/*.jsonl")
+]
+PACKED.remove(ROOT / "experiments/desk/results/branches.jsonl")  # rows of its own kind
+RUNS = [run for file in PACKED for run in packed_runs(file)]
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: str(file.relative_to(ROOT)))
@@ -52,31 +55,52 @@ def test_the_paper_is_run_at_its_own_size():
 
 
 def test_committed_results_are_of_the_committed_files():
-    """Every run of results/NAME is one that desk/NAME.toml lists, perhaps with fewer rounds."""
+    """Every run of results/NAME.jsonl is one that NAME.toml lists, perhaps with fewer rounds."""
     assert RUNS
-    listed = {file.stem: cells(file) for file in SWEEPS if file.parent.name == "desk"}
-    for file in RUNS:
-        sweep, run = file.parent.parent.name, file.parent.name
-        found, wanted = (
-            flatten(c.model_dump()) for c in (read(file), listed[sweep][run].resolved())
-        )
-        for key in found.keys() | wanted.keys():
-            if key not in FREE:
-                assert found[key] == wanted[key], f"{key} of {file}"
+    listed = {file: cells(file) for file in SWEEPS if file.parent.name in ("attacks", "desk")}
+    for run in RUNS:
+        packed = run.parent
+        wanted = listed[packed.parents[1] / f"{packed.stem}.toml"][run.name].resolved()
+        assert not list(RunDirectory(run).experiment().differences(wanted)), run
 
 
 def test_committed_results_do_not_tell_where_on_a_machine_they_were():
-    for file in (ROOT / "experiments/desk/results").glob("*/*/done.json"):
-        assert not [word for word in json.loads(file.read_text())["command"] if word[0] == "/"]
     for file in (ROOT / "experiments").glob("*/results/*.jsonl"):
-        assert '= \\"/' not in file.read_text(), file
+        assert not re.search(r'(= \\"|")/', file.read_text()), file
 
 
-@pytest.mark.parametrize("directory", ["desk", "successor", "tournament"])
+@pytest.mark.programs(seconds=20)
+@pytest.mark.parametrize("directory", ["attacks", "desk", "successor", "tournament"])
 def test_tables_in_documents_are_those_of_the_records(directory):
     program = ROOT / f"experiments/{directory}/publish.py"
     done = subprocess.run([sys.executable, program, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_table_on_amending_is_that_of_the_records():
+    """Each row has a run's lr and its bits per byte after 20, 40 and 60 rounds."""
+    directory, recorded = ROOT / "experiments/amending", []
+    for run in map(RunDirectory, packed_runs(directory / "gain.jsonl")):
+        bits = {r["round"]: r["metrics"].get("validation_bits") for r in run.records()}
+        numbers = (f"{bits[n]:.3f}" for n in (20, 40, 60))
+        recorded.append((f"{run.config.settings['lr']:g}", *numbers))
+    rows = re.findall(r"^\| .+ \| (.+) \| (\d.+) \| (.+) \| (.+) \|$", text_of(directory), re.M)
+    assert sorted(rows) == sorted(recorded)
+
+
+def test_the_table_on_speedup_is_that_of_the_fits():
+    desk = ROOT / "experiments/desk"
+    found = json.loads((desk / "results/speedup/speedup.json").read_text())["slopes"]
+    rows = re.findall(r"^\| Fed(?:LADA|Avg), .* clients, .*seeds? \| (.*) \|$", text_of(desk), re.M)
+    for row, name in zip(rows, ("fedlada", "fedavg", "fedlada-unlike-clients"), strict=True):
+        whole, *parts = found[name].values()
+        told = [f"{whole['slope']:+.2f} ({whole['low']:.2f} to {whole['high']:.2f})"]
+        told += [f"{part['slope']:+.2f}" for part in parts]
+        assert row.replace("−", "-").split(" | ") == told
+
+
+def text_of(directory: Path) -> str:
+    return (directory / "README.md").read_text()
 
 
 def test_links_and_questions_of_the_desk_resolve():

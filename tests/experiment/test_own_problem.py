@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedlada.cli import main
+from places import ROOT
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_problem"
+EXAMPLE = ROOT / "examples" / "own_problem"
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_its_correction_takes_part(here):
 
 
 def test_it_is_compared_reported_and_resumed(here):
-    assert "R² on test, %" in fedlada("compare", "runs/hospitals")
+    assert "R² on the test split, %" in fedlada("compare", "runs/hospitals")
     fedlada("report", "runs/hospitals")
     text = (here / "runs/hospitals/report/report.md").read_text()
     assert "Mean error in days on the test split" in text

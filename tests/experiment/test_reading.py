@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
-from fedlada.algorithms import Adam, Amend, ServerAdam
+from fedlada.algorithms.corrections import Amend
+from fedlada.algorithms.local import SharedAdam
+from fedlada.algorithms.server_rules import ServerAdam
 from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.experiment import Experiment
 from fedlada.experiment.config.reading import dump, experiment, parse, read
@@ -130,7 +132,7 @@ def test_an_algorithm_may_be_a_table_and_have_a_label():
     )
     optimizer = config.optimizer()
     assert isinstance(optimizer.part, Amend)
-    assert isinstance(optimizer.local, Adam)
+    assert isinstance(optimizer.local, SharedAdam)
     assert isinstance(optimizer.server, ServerAdam)
     assert config.title == "amend-adam-adam"
     assert config.model_copy(update={"label": "joint"}).title == "joint"

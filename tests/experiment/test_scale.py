@@ -6,20 +6,18 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedlada import Metric, Objective, Scale
-from fedlada.client.objective import quotient
-from fedlada.client.scale import BITS, PERCENT
 from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.reading import experiment
+from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.figures import Series, y_limits
 from fedlada.experiment.report.report import MARKDOWN, report
 from fedlada.experiment.report.runs import Runs
-from fedlada.experiment.report.series import Series
-from fedlada.experiment.report.window import window
-from fedlada.experiment.results.comparison import comparison
 from fedlada.experiment.results.frames import frame, summary
 from fedlada.experiment.results.tuning import choose
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.progress import score
+from fedlada.training import Metric, Objective, Scale
+from fedlada.training.objective import BITS, PERCENT, quotient
 from reports import write
 
 ACCURACY = {
@@ -79,7 +77,7 @@ def test_a_report_says_lower_where_the_mirror_says_higher(rising, falling):
     assert "Best is the lowest" in down
     assert "at or above the target" in up
     assert "at or below the target" in down
-    results = down.partition("## Who holds what")[0]
+    results = down.partition("## Partition")[0]
     assert "%" not in re.sub(r"\d+ % (interval|of)", "", results)
     assert "points" not in results
 
@@ -88,8 +86,8 @@ def test_a_comparison_has_the_unit_of_the_score(falling):
     console = Console(file=StringIO(), width=200)
     console.print(comparison([falling]))
     text = console.file.getvalue()
-    assert "Bits per byte on test" in text
-    assert "First round at 3.5 bits" in text
+    assert "Bits per byte on the test split" in text
+    assert "3.5 bits" in text
     assert "%" not in text
 
 
@@ -111,15 +109,13 @@ def test_progress_shows_bits_as_bits(falling):
     assert score(run, RunDirectory(run).config, line) == "test bits per byte 2.500"
 
 
-def test_the_window_of_a_falling_score_is_that_of_the_mirror():
+def test_the_axis_of_a_falling_score_is_that_of_the_mirror():
     line = Series("a", 0, (1, 2, 3, 4), (10, 50, 70, 80), (9, 49, 69, 79), (11, 51, 71, 81))
     upside = Series(
         "a", 0, line.x, *(tuple(-y for y in ys) for ys in (line.mean, line.high, line.low))
     )
-    up = window([line], Scale(most=None))
-    down = window([upside], Scale(higher=False, most=None))
-    assert (down.low, down.high) == (-up.high, -up.low)
-    assert (down.cut, down.ratios, down.errors) == (up.cut, up.ratios, False)
+    (low, high, _), (mirrored_low, mirrored_high, _) = y_limits([line]), y_limits([upside])
+    assert (mirrored_low, mirrored_high) == (-high, -low)
 
 
 def test_a_target_must_be_a_score_that_can_be_reached(rising):

@@ -3,13 +3,14 @@
 import importlib
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-DESK = Path(__file__).parents[2] / "experiments" / "desk"
+from places import ROOT
+
+DESK = ROOT / "experiments" / "desk"
 TINY = ("--cohorts", "1", "2", "--steps", "1", "2", "--rounds", "1", "2")
 
 

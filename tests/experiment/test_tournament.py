@@ -2,7 +2,7 @@
 
 import json
 import math
-import runpy
+import re
 from pathlib import Path
 
 import pytest
@@ -10,22 +10,19 @@ from hypothesis import given, settings, strategies as st
 from rich.console import Console
 
 from fedlada.cli import main
-from fedlada.client.scale import BITS, PERCENT
 from fedlada.errors import FedladaError
-from fedlada.experiment import tournament_command
+from fedlada.experiment.packed import pack, unpack
 from fedlada.experiment.report.runs import Runs
-from fedlada.experiment.results.order import best_first, ranks
+from fedlada.experiment.results.scores import best_first, ranks
+from fedlada.experiment.run import progress
 from fedlada.experiment.run.directory import RunDirectory, runs_in
-from fedlada.experiment.run.rounds import run as rounds_of
+from fedlada.experiment.run.execute import run as rounds_of
 from fedlada.experiment.run.sweep import Standing
-from fedlada.experiment.tournament import work
-from fedlada.experiment.tournament.bracket import FINALS, TRIES, agenda, round_of, stages
-from fedlada.experiment.tournament.file import read_tournament
-from fedlada.experiment.tournament.page import left, tournament_page
-from fedlada.experiment.tournament.plan import hours, load
-from fedlada.experiment.tournament.rules import Rules
-from fedlada.experiment.tournament.verdict import course, mean_ranks, verdict
-from fedlada.experiment.tournament.work import TimeUp, play
+from fedlada.experiment.tournament.file import Contest, Rules, read_tournament
+from fedlada.experiment.tournament.page import tournament_page, unfinished
+from fedlada.experiment.tournament.play import plan, play, report
+from fedlada.experiment.tournament.stages import FINALS, TRIES, course, mean_ranks, stages, verdict
+from fedlada.training.objective import BITS, PERCENT
 from reports import Page, write
 
 FILE = """
@@ -63,25 +60,34 @@ evaluate.every = 2
 federation.seed = [0, 1]
 """
 QUIET = Console(quiet=True)
-ROOT = Path(__file__).parents[2]
 
 
-def in_process(runs, *, jobs, watch=lambda _: None):
-    """What ``finish`` does, in this process, with a look after every round."""
-    standing = Standing()
-    for run in runs:
-        for _ in rounds_of(run):
-            watch(standing)
-        standing.done.append(run)
-    watch(standing)
-    return standing
+class InProcess:
+    """Runs as ``finish`` does, but in this process; the time is up after ``most`` rounds."""
+
+    most = math.inf
+
+    def __call__(self, runs, *, jobs, watch, until):
+        standing, done = Standing(), 0
+        for run in runs:
+            for _ in rounds_of(run):
+                watch(standing)
+                done += 1
+                if done >= self.most:
+                    return standing
+            standing.done.append(run)
+        return standing
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_processes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(work, "finish", in_process)
+        patch.setattr(progress, "finish", InProcess())
         yield
+
+
+def played_to_the_end(found, base) -> bool:
+    return play(found, base, jobs=1, until=math.inf, console=QUIET)
 
 
 def written(directory: Path, text: str = FILE) -> Path:
@@ -95,7 +101,7 @@ def played(tmp_path_factory):
     """The tournament of the file and its directory, after all of it was run at once."""
     file = written(tmp_path_factory.mktemp("tournament"))
     found, base = read_tournament(file), file.parent / "out"
-    play(agenda(found, base), jobs=1, until=None, console=QUIET)
+    assert played_to_the_end(found, base)
     return found, base
 
 
@@ -122,41 +128,45 @@ def test_a_stopped_tournament_resumed_has_the_records_of_one_that_was_not(
     tmp_path, played, monkeypatch
 ):
     found, base = read_tournament(written(tmp_path), only=["uneven"]), tmp_path / "again"
-    looks, stops = 0, 0
-
-    def seldom(until):
-        """Be over at every 17th look, which is in the middle of some run."""
-        nonlocal looks
-        looks += 1
-        if looks % 17 == 0:
-            raise TimeUp
-
-    monkeypatch.setattr(work, "_check", seldom)
-    while True:
-        try:
-            play(agenda(found, base), jobs=1, until=0.0, console=QUIET)
-            break
-        except TimeUp:
-            stops += 1
+    monkeypatch.setattr(InProcess, "most", 17)
+    stops = 0
+    while not played_to_the_end(found, base):
+        stops += 1
     assert stops > 3
     whole = {run: own for run, own in records(played[1]).items() if run.startswith("uneven/")}
     assert records(base) == whole
 
 
+def test_wider_grids_and_new_contestants_keep_the_runs_that_are_done(tmp_path):
+    rules = ["rules.seeds=[0]", "contestant.twin.settings.lr=[0.03, 0.1]"]
+    narrow = [*rules, "contestant.fedavg.settings.lr=[0.01, 0.1]"]
+    narrow += ["contestant.fedlada.on.even.settings.lr=[0.01, 0.02]"]
+    file, base = written(tmp_path), tmp_path / "out"
+    assert played_to_the_end(read_tournament(file, narrow, only=["even"]), base)
+    before = records(base)
+    (tmp_path / "file.toml").write_text(f"{FILE}[contestant.fedcm]\nsettings.lr = [0.1, 0.2, 0.4]")
+    wide = ["rules.seeds=[0]", "contestant.twin.settings.lr=[0.01, 0.03, 0.1]"]
+    found = read_tournament(file, wide, only=["even"])
+    assert played_to_the_end(found, base)
+    after = records(base)
+    assert {run: after[run][: len(lines)] for run, lines in before.items()} == before
+    one = course(found.contests[0], found, base)
+    assert (one.next, [*one.finals[0].by]) == (None, found.contestants)
+
+
 def test_the_losers_of_a_rung_get_no_more_rounds_and_the_best_on_validation_stay(played):
     found, base = played
     for contest in found.contests:
-        every = contest.one.evaluate.every
-        rungs = found.rules.rounds(contest.rounds, every=every)
-        assert rungs == {1: [3, 5], 2: [4, 6]}[every]
+        rungs = [at for at, _ in contest.rungs(found.rules)]
+        assert rungs == {1: [3, 5], 2: [4, 6]}[contest.every]
         *_, first, second = [s for s in stages(contest, found.rules, base) if s.seed is None]
         for contestant, tries in first.by.items():
             scores = first.scores(found.rules.last)
             stayed = set(second.by[contestant])
             assert len(stayed) == 2
             assert min(scores[run] for run in stayed) >= max(scores[r] for r in {*tries} - stayed)
-            assert {round_of(run) for run in {*tries} - stayed} == {rungs[0]}
-            assert {round_of(run) for run in stayed} == {rungs[1]}
+            assert {RunDirectory(run).round for run in {*tries} - stayed} == {rungs[0]}
+            assert {RunDirectory(run).round for run in stayed} == {rungs[1]}
 
 
 def test_a_run_that_went_from_rung_to_rung_is_the_run_that_was_not_stopped(played, tmp_path):
@@ -187,32 +197,39 @@ def test_finals_of_few_are_those_of_the_best_on_validation_and_of_who_is_always_
     file, base = written(tmp_path), tmp_path / "out"
     rules = ["rules.finalists=2", 'rules.always=["fedlada"]', "rules.seeds=[0]"]
     found = read_tournament(file, rules, only=["even"])
-    play(agenda(found, base), jobs=1, until=None, console=QUIET)
+    assert played_to_the_end(found, base)
     one = course(found.contests[0], found, base)
     scores = {c: [*one.rungs[-1].by[c]] for c in found.contestants}
     told = one.rungs[-1].scores(found.rules.last)
     best = {c: max(told[run] for run in own) for c, own in scores.items()}
     (other,) = {*one.finals[0].by} - {"fedlada"}
     assert best[other] == max(best["fedavg"], best["twin"])
-    assert load(found.contests[0], found.rules, base).left == 0
-    (third,) = {*found.contestants} - {"fedlada", other}
-    ranked = mean_ranks({"even": one.runs(found.contestants, ())}, found.contestants)
-    assert ranked[third]["even"] == 3
+    assert rounds_in(plan(found, base, jobs=1)) == [(53, 53)]  # 3 * (3 * 3 + 2 * 2) + 2 * 7
+    places = one.ranks()
+    assert math.fsum(places.values()) == 1 + 2 + 3
+    assert [places[c] for c in one.leading()] == sorted(places.values())
     pages = tournament_page(found, [one], file=file, out=tmp_path / "page", command="fedlada")
     assert "2 of 3 contestants run the finals" in pages[0].read_text()
 
 
+def rounds_in(sentences) -> list[tuple[int, int]]:
+    """The rounds that are done and all rounds, of each problem of a plan."""
+    found = [re.search(r"([\d,]+) of ([\d,]+) rounds", one) for one in sentences]
+    return [tuple(int(number.replace(",", "")) for number in one.groups()) for one in found]
+
+
 def test_the_plan_counts_the_rounds_that_are_run(played, tmp_path):
     found, base = played
-    for contest in found.contests:
-        before, after = (load(contest, found.rules, b) for b in (tmp_path, base))
-        assert (before.done, before.left) == (0, before.tuning + before.finals)
-        assert (after.done, after.left) == (after.tuning + after.finals, 0)
-        assert hours([before], 1) is None
-        assert hours([after], 1) == 0
-        (first, tries), (second, stayed) = before.rungs
-        each = tries * first + stayed * (second - first)
-        assert before.tuning == len(found.contestants) * each
+    before, after = (list(plan(found, b, jobs=1)) for b in (tmp_path, base))
+    assert all("hours left: unknown" in one for one in before)
+    assert all("hours left: 0.0" in one for one in after)
+    for contest, (none, total), (done, same) in zip(
+        found.contests, rounds_in(before), rounds_in(after), strict=True
+    ):
+        (first, tries), (second, stayed) = contest.rungs(found.rules)
+        tuning = tries * first + stayed * (second - first)
+        assert none == 0
+        assert done == same == total == 3 * (tuning + 2 * contest.rounds)
 
 
 def test_no_hours_plan_and_run_nothing(tmp_path, capsys):
@@ -222,9 +239,8 @@ def test_no_hours_plan_and_run_nothing(tmp_path, capsys):
             main(["tournament", str(file), "--out", str(tmp_path / "out"), *word])
         assert not ended.value.code
         printed = " ".join(capsys.readouterr().out.split())
-        assert "3 contestants, 3 tries each, then 2 seeds" in printed
-        assert "3 to 3, 2 to 5" in printed
-        assert "hours are known once" in printed
+        assert "3 contestants with 3 tries to round 3, 2 tries to round 5" in printed
+        assert "then 3 with 2 seeds" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -232,16 +248,12 @@ def test_when_time_is_up_the_report_is_about_whole_stages(tmp_path, capsys, monk
     file = written(tmp_path)
     words = ["tournament", str(file), "--out", str(tmp_path / "out"), "--hours", "1"]
 
-    def over(until):
-        if (tmp_path / "out" / "uneven" / TRIES / "fedavg-lr0.3" / "records.jsonl").exists():
-            raise TimeUp
-
-    monkeypatch.setattr(work, "_check", over)
+    monkeypatch.setattr(InProcess, "most", 3 * 9 + 1)  # a rung of "even" and a round more
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert not ended.value.code
     printed = " ".join(capsys.readouterr().out.split())
-    assert "the 1 hours are over; the same command goes on" in printed
+    assert f"the 1 hours are over; to resume: fedlada tournament {file}" in printed
     assert "even: 1 stages are done, and rung 2 of 2" in printed
     assert "uneven: 0 stages are done, and rung 1 of 2" in printed
     page = Page((tmp_path / "out/report/report.html").read_text())
@@ -251,29 +263,26 @@ def test_when_time_is_up_the_report_is_about_whole_stages(tmp_path, capsys, monk
 def test_the_page_names_the_winner_and_calls_twins_level(played, tmp_path):
     found, base = played
     courses = [course(contest, found, base) for contest in found.contests]
-    assert not left(courses)
+    assert not unfinished(courses)
     file = written(tmp_path)
     tournament_page(found, courses, file=file, out=tmp_path, command="fedlada tournament ...")
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
-    ids = [value for tag, key, value in page.attributes if key == "id" and tag == "input"]
-    assert len(set(ids)) == len(ids) == 3 * len(courses)
+    assert page.tags.count("figure") == len(list(tmp_path.rglob("*.svg"))) == 3 * len(courses)
     for one in courses:
         runs = one.runs(found.contestants, found.contestants)
         result = verdict(runs)
-        assert result.sentence() in text.replace("\u00a0", " ")
+        assert result.sentence in text.replace("\u00a0", " ")
         own, twin = ({*runs.of(name)["final"]} for name in ("fedavg", "twin"))
         assert own == twin
         if result.winner in ("fedavg", "twin"):
             (other,) = {"fedavg", "twin"} - {result.winner}
             assert other in result.level
-            assert "level with" in result.sentence()
+            assert "level with" in result.sentence
         rows = page.tables[f"{one.contest.name}: validation accuracy of every try, %"]
         assert len(rows) == 1 + 3 * 3
-        assert sum(row[-1] == "out" for row in rows) == 3
-    table = mean_ranks(
-        {o.contest.name: o.runs(found.contestants, ()) for o in courses}, found.contestants
-    )
+        assert sum(row[-2] == "out" for row in rows) == 3
+    table = mean_ranks(courses)
     assert table["fedavg"] == table["twin"]
     head, *rows = page.tables["Ranks over problems"]
     assert head == ["contestant", "mean rank", "even", "uneven", "won or level"]
@@ -281,16 +290,15 @@ def test_the_page_names_the_winner_and_calls_twins_level(played, tmp_path):
 
 
 def test_a_packed_tournament_unpacked_has_the_same_stages_and_verdicts(played, tmp_path):
-    program = runpy.run_path(str(ROOT / "experiments/tournament/publish.py"))
     found, base = played
-    for file in base.glob("*/*/*/done.json"):
-        line = json.loads(json.dumps(program["packed"](file.parent)))
-        program["unpack"](line, tmp_path / file.parents[2].name)
     for contest in found.contests:
+        file = tmp_path / f"{contest.name}.jsonl"
+        pack(base / contest.name, file)
+        unpack(file, tmp_path / contest.name)
         before, after = (course(contest, found, b) for b in (base, tmp_path))
         assert (len(after.done), after.next) == (len(before.done), None)
         one, two = (verdict(c.runs(found.contestants, ())) for c in (before, after))
-        assert one.sentence() == two.sentence()
+        assert one.sentence == two.sentence
         assert before.leading() == after.leading()
 
 
@@ -300,14 +308,15 @@ def test_a_clear_lead_over_the_same_seeds_is_won_and_an_unclear_one_is_level(tmp
         for seed, score in enumerate(own):
             write(tmp_path / f"{name}-{seed}", name, seed, [0.1, 0.1, score])
     every = verdict(Runs.read([tmp_path], None))
-    assert (every.winner, [*every.ahead], [*every.level]) == ("fedavg", ["fedcm"], ["fedlada"])
-    assert every.sentence().startswith("no single winner: fedavg, 60.00 ± 10.00 % accuracy")
+    assert (every.winner, [*every.level]) == ("fedavg", ["fedlada"])
+    assert "; ahead of fedcm (+5.33 [" in every.sentence
+    assert every.sentence.startswith("no single winner: fedavg, 60.00 ± 10.00 % accuracy")
     two = verdict(
         Runs.read([tmp_path / f"{n}-{s}" for n in scores if n < "fedl" for s in range(3)], None)
     )
-    assert "won: ahead of fedcm (+5.33 [" in two.sentence()
+    assert "won: ahead of fedcm (+5.33 [" in two.sentence
     one = verdict(Runs.read([tmp_path / f"{n}-0" for n in scores], None))
-    assert "one seed cannot tell" in one.sentence()
+    assert "one seed cannot tell" in one.sentence
 
 
 @settings(max_examples=40)
@@ -328,17 +337,17 @@ def test_ranks_are_shared_by_equals_and_agree_with_the_order(scores, scale):
     ("old", "new", "sentence"),
     [
         ("seeds = [0, 1]", "seeds = [0, 100]", "tuning_seed"),
-        ("seeds = [0, 1]", "seeds = [0, 0]", "each once"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", "each seed once"),
         ("seeds = [0, 1]", "seed = [0, 1]", "there is no key 'rules.seed'"),
         ("[0.3, 0.7]", "[0.7, 0.3]", "rising shares"),
         ("[0.3, 0.7]", "[0.3, 1.7]", "rising shares"),
-        ("last = 2", "last = 0", "1 evaluation or more"),
-        ("last = 2", "last = 'two'", "whole number"),
-        ("seeds = [0, 1]", "seeds = 5", "for example"),
+        ("last = 2", "last = 0", "rules.last is 0; it must be greater than 0"),
+        ("last = 2", "last = 'two'", "rules.last is 'two'; it must be a valid integer"),
+        ("seeds = [0, 1]", "seeds = 5", "rules.seeds is 5; it must be a valid tuple"),
         ("last = 2", "last = 2\nalways = ['fedav']", "'fedav'"),
-        ("last = 2", "finalists = -1", "not negative"),
+        ("last = 2", "finalists = -1", "rules.finalists is -1; it must be greater"),
         ("on.even", "on.evn", "'evn'"),
-        ('data.partition = "iid"', 'evaluate.split = "test"', "evaluate.split, which"),
+        ('data.partition = "iid"', 'evaluate.split = "test"', "evaluate.split, for fedavg on even"),
         ("alpha = 0.2", "alpa = 0.2", "alpa"),
         ("[common]", "[commun]", "there is no key 'commun'"),
         ("[problem.uneven]", "[problem.uneven.data]", "file"),
@@ -362,15 +371,29 @@ def test_only_some_problems_and_another_number_of_seeds(tmp_path):
     st.integers(1, 400), st.integers(1, 20), st.lists(st.floats(0.01, 1), min_size=1, max_size=4)
 )
 def test_rungs_rise_to_evaluations_and_end_within_the_rounds(rounds, every, shares):
-    rungs = Rules(rungs=tuple(sorted(set(shares)))).rounds(rounds, every=every)
-    assert rungs == sorted(set(rungs))
+    contest = Contest("one", rounds, every, {"fedavg": dict.fromkeys(range(5))})
+    rungs, tries = zip(*contest.rungs(Rules(rungs=tuple(sorted(set(shares))))), strict=True)
+    assert [*tries] == [5, 3, 2, 1][: len(rungs)]
+    assert [*rungs] == sorted(set(rungs))
     assert all(at % every == 0 or at == rounds for at in rungs)
     assert 0 < rungs[0] <= rungs[-1] <= rounds
 
 
-def test_its_help_has_an_example(capsys):
-    with pytest.raises(SystemExit):
-        main(["tournament", "--help"])
-    assert tournament_command.EXAMPLE.split(";")[0][:40] in " ".join(
-        capsys.readouterr().out.split()
-    )
+def test_a_chosen_number_at_the_edge_of_those_tried_is_reported(played, tmp_path):
+    found, base = played
+    printed = list(report(found, base, file=written(tmp_path), command="fedlada"))
+    page = Page((base / "report/report.html").read_text())
+    for one in (course(contest, found, base) for contest in found.contests):
+        (told,) = [text for text in printed if text.startswith(f"{one.contest.name}: chosen")]
+        for contestant, (run, _) in one.rungs[-1].best(found.rules.last).items():
+            tries = one.contest.tries[contestant]
+            key = "alpha" if (contestant, one.contest.name) == ("fedlada", "uneven") else "lr"
+            values = [config.settings[key] for config in tries.values()]
+            chosen = tries[run.name].settings[key]
+            edge = {min(values): " (lowest)", max(values): " (highest)"}.get(chosen)
+            named = f"{contestant} {key} {chosen}{edge}"
+            assert (named in told) == (edge is not None)
+            rows = page.tables[f"{one.contest.name}: validation accuracy of every try, %"]
+            (mark,) = [row[-1] for row in rows if row[0] == contestant and row[-1]]
+            assert mark == (f"chosen: {key} {chosen}{edge}" if edge else "chosen")
+        assert told.count("(") >= 1

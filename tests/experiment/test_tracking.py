@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedlada.experiment.config.reading import experiment, parse
 from fedlada.experiment.run.directory import RunDirectory
-from fedlada.experiment.run.rounds import run as run_rounds
+from fedlada.experiment.run.execute import run as run_rounds
 from fedlada.experiment.run.tracking import parsed
 
 WORDS = ("data.dataset=digits", "data.clients=10", "federation.cohort=2", "train.steps=1")

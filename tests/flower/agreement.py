@@ -17,18 +17,21 @@ ROUNDS, SEED = 2, 5
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs that Flower has ended, each by its algorithm and its codec."""
+    """Runs that Flower has ended, each by its algorithm, its codec and what is personal in it."""
 
-    ended: Sequence[tuple[str, str]]
+    ended: Sequence[tuple[str, ...]]
     nodes: int
     cohort: int
     saved: Path
 
-    def differences(self, name: str, codec: str) -> Iterator[str]:
-        """Where one of them differs from the same run in process; nothing if it does not."""
-        run = in_process(name, codec, nodes=self.nodes, cohort=self.cohort)
+    def differences(self, name: str, codec: str, personal: str = "") -> Iterator[str]:
+        """Where one of them differs from the same run in process; nothing if it does not.
+
+        What clients keep decides the gradients of the next round, so it shows in x.
+        """
+        run = in_process(name, codec, personal, nodes=self.nodes, cohort=self.cohort)
         run.run()
-        found = torch.load(self.saved / f"{name}-{codec}.pt", weights_only=True)
+        found = torch.load(self.saved / f"{name}-{codec}{personal}.pt", weights_only=True)
         if found.keys() != run.state.vectors.keys():
             yield f"{name} in {codec} has the vectors {list(found)}"
         for key, vector in run.state.vectors.items():
@@ -37,7 +40,7 @@ class Runs:
 
 
 def run_on(
-    engine: Deployment, runs: Sequence[tuple[str, str]], saved: Path, *, cohort: int
+    engine: Deployment, runs: Sequence[tuple[str, ...]], saved: Path, *, cohort: int
 ) -> Runs:
     """Run the app once, which runs them all."""
     saved.mkdir()
@@ -53,7 +56,9 @@ def run_on(
     return Runs(runs, engine.nodes, cohort, saved)
 
 
-def in_process(name: str, codec: str, *, nodes: int, cohort: int) -> fedlada.Simulation:
+def in_process(
+    name: str, codec: str, personal: str = "", *, nodes: int, cohort: int
+) -> fedlada.Simulation:
     """The same run, to be run; the app's package must be there to import."""
     task = importlib.import_module("coded.task")
     torch.manual_seed(seed_of(SEED, "model"))
@@ -62,8 +67,9 @@ def in_process(name: str, codec: str, *, nodes: int, cohort: int) -> fedlada.Sim
         [task.data(client) for client in range(nodes)],
         algorithm=name,
         codec=codec,
+        personal=personal,
         rounds=ROUNDS,
-        sampling=cohort,
+        cohort=cohort,
         seed=SEED,
         train=task.train,
     )

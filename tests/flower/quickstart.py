@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from fedlada.flower.loopback import Deployment
+from places import ROOT
 
-QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+QUICKSTART = ROOT / "examples" / "quickstart"
 
 
 def final_accuracy(printed: str) -> float:

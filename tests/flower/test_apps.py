@@ -1,12 +1,15 @@
-"""The shipped apps under ``flwr run`` on Ray, and the way there from plain Flower."""
+"""The shipped apps under ``flwr run`` as a user types it, and the way there from plain Flower."""
 
 import difflib
 import importlib
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,19 +21,79 @@ from torch import nn
 
 from fedlada import FedladaError
 from fedlada.flower import ServerConfig
-from fedlada.flower.loopback import DeploymentError, RaySimulation
+from fedlada.flower.loopback.launcher import Launcher
+from fedlada.flower.loopback.processes import free_port
 from fedlada.flower.memory_grid import MemoryGrid
 from flower.quickstart import QUICKSTART, final_accuracy, run_quickstart
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
+TOO_BUSY = ("Failed to start local SuperLink", "The current node timed out during startup")
+"""What Flower and Ray print on a machine that is too slow at the moment: the user types again."""
+
+
+class Terminal:
+    """A user's terminal in a home of its own, where Flower has its defaults.
+
+    Only what concerns other processes of this machine and other hosts is set: two ports, and no
+    telemetry.  All commands use the SuperLink that the first of them would start.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._launcher = Launcher(home, {})
+        programs = Path(sys.executable).parent
+        others = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
+        self._environment = others | {
+            "HOME": str(home),
+            "PATH": f"{programs}{os.pathsep}{others['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+        }
+
+    def type(self, command: str) -> str:
+        """Type a command in the directory of the checkout and return what it prints."""
+        for _ in range(5):
+            typed = self._run(*shlex.split(command))
+            if not any(words in typed.stdout for words in TOO_BUSY):
+                break
+        assert typed.returncode == 0, typed.stdout
+        return typed.stdout
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            env=self._environment | self._launcher.mark("typed"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
+
+    def __enter__(self) -> "Terminal":
+        self._launcher.open()
+        patient = (  # `flwr` gives its SuperLink 15 s to start, too few beside other tests
+            "import flwr.cli.local_superlink as l\n"
+            "l.LOCAL_SUPERLINK_STARTUP_TIMEOUT = 180.0\n"
+            "l._start_local_superlink()"
+        )
+        started = self._run(sys.executable, "-c", patient)
+        assert started.returncode == 0, started.stdout
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._launcher.close()
+
+
 @pytest.fixture(scope="module")
-def simulation(tmp_path_factory):
-    """Two virtual nodes, as many as Flower simulates by default."""
-    with RaySimulation(tmp_path_factory.mktemp("ray") / "simulation", nodes=2, at_once=1) as engine:
-        yield engine
+def terminal(tmp_path_factory) -> Iterator[Terminal]:
+    with Terminal(tmp_path_factory.mktemp("home")) as terminal:
+        yield terminal
 
 
 @dataclass
@@ -77,25 +140,53 @@ def test_a_wrong_name_fails_before_round_1_with_the_nearest(in_memory, capsys):
     assert "round 1/" not in capsys.readouterr().out
 
 
-def test_a_run_in_which_nothing_is_applied_has_failed_and_says_why(simulation):
-    config = {"algorithm": "fedavg", "settings": "lr = 1e30", "num-server-rounds": 1}
-    with pytest.raises(DeploymentError, match="finished:failed") as error:
-        simulation.run(EXAMPLES / "flower", config=config)
-    said = re.sub(r"\s+", " ", str(error.value))
+@pytest.mark.flower(seconds=200)
+def test_a_run_in_which_nothing_is_applied_has_failed_and_says_why(terminal):
+    printed = terminal.type(
+        "flwr run examples/flower --stream"
+        """ -c 'algorithm="fedavg" settings="lr = 1e30" rounds=1'"""
+    )
+    said = re.sub(r"\s+", " ", printed)
     assert "none of 1 rounds changed the model" in said
     assert "delta not finite 2x" in said
+    assert "finished:failed" in terminal.type("flwr list --format json")
 
 
-def test_the_readmes_command_ends_in_a_model_that_has_learned(simulation, tmp_path):
+@pytest.mark.flower(seconds=200)
+def test_the_readmes_command_ends_in_a_model_that_has_learned(terminal, tmp_path):
     (command,) = re.findall(r"^flwr run examples/flower .*", (ROOT / "README.md").read_text(), re.M)
-    given = re.sub(r" (?=[a-z-]+=)", "\n", shlex.split(command)[-1])
-    config = tomllib.loads(given) | {"save": str(tmp_path / "model.pt"), "evaluate-cohort": 1.0}
-    printed = simulation.run(EXAMPLES / "flower", config=config)
+    saved = f'{command[:-1]} evaluate-cohort="all" save="{tmp_path}/model.pt"\''
+    printed = terminal.type(saved)
     rounds = re.findall(r"local_accuracy ([\d.]+), .*test_accuracy ([\d.]+),", printed)
     assert len(rounds) == 20
     assert all(float(accuracy) > 0.85 for accuracy in rounds[-1])
+    assert "No additional application dependencies needed installation" in printed
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+
+
+@pytest.mark.flower(seconds=200)
+@pytest.mark.parametrize("app", ["before", "after"])
+def test_the_quickstart_runs_as_it_is_shipped(terminal, tmp_path, app):
+    saved = f'final-model="{tmp_path}/model.pt"'
+    printed = terminal.type(f"flwr run examples/quickstart/{app} --stream -c '{saved}'")
+    assert "\naccuracy" in printed, printed
+    assert final_accuracy(printed) > 0.6
+    assert (tmp_path / "model.pt").exists()
+
+
+@pytest.mark.flower(seconds=200)
+def test_a_mistake_in_an_app_is_a_sentence_in_the_log_of_its_server(terminal, tmp_path):
+    """The mistake is what Flower's own template does."""
+    shutil.copytree(QUICKSTART / "after", tmp_path / "app")
+    client = tmp_path / "app" / "quickstart" / "client_app.py"
+    before = "    with training("
+    wrong = 'lr = message.content["config"]["lr"]\n'
+    client.write_text(client.read_text().replace(before, f"    {wrong}{before}"))
+    printed = terminal.type(f"flwr run {tmp_path}/app --stream")
+    said = re.sub(r"\s+", " ", printed)
+    assert re.search(r"round 1: site 0 sent no reply: error in app: .*local\.lr", said)
+    assert "none of 3 rounds changed the model" in said
 
 
 def test_a_wrong_setting_is_refused_with_the_nearest():

@@ -2,9 +2,11 @@
 
 import pytest
 
-import fedlada
+from federations import KINDS
 from fedlada.flower.loopback import RaySimulation
 from flower.agreement import Runs, run_on
+
+pytestmark = pytest.mark.flower(seconds=80)
 
 CODED = [
     *(("fedlada", "halves"), ("scaffold", "halves")),
@@ -12,18 +14,26 @@ CODED = [
 ]
 
 
+PERSONAL = ("scaffold", "halves", "bias")
+"""One whose clients keep a part of the model, and vectors for the rest of it."""
+
+
 @pytest.fixture(scope="module")
 def on_ray(coded, tmp_path_factory) -> Runs:
-    """Every algorithm, and some of them in a codec of the app's own and in each preset."""
+    """One algorithm of each kind, and some in a codec of the app's own and in each preset."""
     directory = tmp_path_factory.mktemp("ray")
-    runs = [*((name, "exact") for name in fedlada.ALGORITHMS), *CODED]
+    runs = [*((name, "exact") for name in KINDS), *CODED, PERSONAL]
     with RaySimulation(directory / "simulation", nodes=5) as engine:
         return run_on(engine, runs, directory / "saved", cohort=4)
 
 
-def test_every_algorithm_on_ray_ends_in_the_bits_of_the_in_process_engine(on_ray):
-    for name in fedlada.ALGORITHMS:
+def test_every_kind_of_algorithm_on_ray_ends_in_the_bits_of_the_in_process_engine(on_ray):
+    for name in KINDS:
         assert list(on_ray.differences(name, "exact")) == []
+
+
+def test_with_personal_parts_on_ray_it_ends_in_the_bits_of_the_in_process_engine(on_ray):
+    assert list(on_ray.differences(*PERSONAL)) == []
 
 
 def test_with_a_codec_on_ray_it_ends_in_the_bits_of_the_in_process_engine(on_ray):

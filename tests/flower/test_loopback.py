@@ -25,6 +25,9 @@ from fedlada.server.record import plain_record
 from fedlada.server.watch import LOG_FORMAT, METRICS
 from flower.agreement import ROUNDS, Runs, in_process, run_on
 from flower.quickstart import run_quickstart
+from places import ROOT
+
+pytestmark = pytest.mark.flower(seconds=180)
 
 PROJECT = """
 [project]
@@ -97,10 +100,10 @@ def train(message, context):
 """
 
 
-HOOK = Path(__file__).parents[2] / "benchmarks" / "apps" / "counted"
+HOOK = ROOT / "benchmarks" / "apps" / "counted"
 """Counts what a SuperNode sends to, and receives from, the SuperLink."""
 
-ENDED = [("scaffold", "exact"), ("fedlada", "halves"), ("fedlada-rows", "small")]
+ENDED = [("scaffold", "exact"), ("fedlada", "halves", "bias"), ("fedlada-rows", "small")]
 """One whose clients keep vectors, and adaptive ones with codecs, the app's own and a preset."""
 ENVELOPE = 8_000
 """An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what

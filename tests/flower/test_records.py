@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
 from fedlada.algorithms import Vector, Vectors
-from fedlada.flower.records import (
+from fedlada.flower.wire.records import (
     HEADER,
     METRICS,
     VECTORS,
@@ -98,7 +98,7 @@ def test_unlike_models_are_told_apart_by_name_and_shape():
     ],
 )
 def test_a_manifest_that_is_none_is_refused_with_a_sentence(text):
-    with pytest.raises(ValueError, match="not the manifest of a model"):
+    with pytest.raises(ValueError, match="no manifest of a model"):
         Manifest.of(nn.Linear(2, 3), "refuse").check(text)
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_type_in_a_manifest_is_another_model():
 
 
 def test_a_type_that_does_not_travel_is_named():
-    with pytest.raises(ValueError, match=r"w\.0 is torch\.float8_e4m3fn; what travels must be"):
+    with pytest.raises(ValueError, match=r"w\.0 is torch\.float8_e4m3fn; federated tensors"):
         Manifest.of(Mixed(torch.float8_e4m3fn), "refuse")
 
 
@@ -240,8 +240,8 @@ def test_what_is_not_even_content_is_malformed(content):
 
 
 def test_a_node_says_which_client_it_is():
-    content = RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 4})})
-    assert read_identity(content) == (3, 4)
+    content = RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 4, "site": "Ulm"})})
+    assert read_identity(content) == (3, 4, "Ulm")
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,12 @@ def test_a_node_says_which_client_it_is():
         *({"client": "1", "clients": 4}, {"client": True, "clients": 4}),
         *({"client": 4, "clients": 4}, {"client": -1, "clients": 4}, {"client": 0, "clients": 0}),
         *({"client": 1, "clients": 10**9}, {"client": [1], "clients": 4}),
+        *({"client": 1, "clients": 4, "site": site} for site in ("a\nb", "a" * 101, 7)),
     ],
 )
 def test_a_node_that_is_no_possible_client_is_malformed(header):
     with pytest.raises(MalformedReply):
-        read_identity(RecordDict({HEADER: ConfigRecord(header)}))
+        read_identity(RecordDict({HEADER: ConfigRecord({"site": ""} | header)}))
 
 
 def test_a_task_that_is_none_is_refused_with_a_sentence():
@@ -268,8 +269,8 @@ def test_a_task_that_is_none_is_refused_with_a_sentence():
     assert arrived.task.vectors.x.equal(x)
     assert repr(arrived.task).replace("{5: -1}", "{}") == repr(task)
     content[VECTORS]["x"].data += b"0" * 99
-    with pytest.raises(ValueError, match=r"not one \(wrong length of a vector\); both must run"):
+    with pytest.raises(ValueError, match=r"cannot be read \(wrong length of a vector"):
         read_task(content, model)
     del content[VECTORS]
-    with pytest.raises(ValueError, match="the server's task is not one"):
+    with pytest.raises(ValueError, match="the server's task cannot be read"):
         read_task(content, model)

@@ -13,15 +13,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from torch import nn
 
 import fedlada
-from federations import same_bits
+from federations import KINDS, same_bits
 from fedlada import LocalTraining
 from fedlada.data import ClientData
 from fedlada.flower import Finished, ServerConfig, client_app, leaf_app, run_server
-from fedlada.flower.header import HEADER
+from fedlada.flower.dry_run import rehearse
 from fedlada.flower.memory_grid import MemoryGrid
-from fedlada.flower.packing import opened, packed
-from fedlada.flower.records import VECTORS
-from fedlada.flower.rehearsal import rehearse
+from fedlada.flower.wire.header import HEADER
+from fedlada.flower.wire.packing import opened, packed
+from fedlada.flower.wire.records import VECTORS
 from fedlada.protocol.codecs import PRESETS
 from fedlada.protocol.seeds import seed_of
 
@@ -62,7 +62,7 @@ class Tree(MemoryGrid):
 
 
 def settings(name: str, **more) -> dict:
-    usual = {"algorithm": name, "num-server-rounds": ROUNDS, "cohort": COHORT, "nodes": LEAVES}
+    usual = {"algorithm": name, "rounds": ROUNDS, "cohort": COHORT, "nodes": LEAVES}
     usual |= {"buffers": "average", "clients": CLIENTS, "guard": "calibration = 6"}
     return usual | {key.replace("_", "-"): value for key, value in more.items()}
 
@@ -85,7 +85,7 @@ def untimed(records) -> list:
     return [vars(record) | times for record in records]
 
 
-@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
     """Limits, buffers, client state and all that is on record are the same."""
     tree, alone = through(Tree(), name), flat(name)
@@ -164,7 +164,7 @@ def test_a_leaf_sends_what_it_has_before_the_deadline():
         return MemoryGrid.reply(tree, message)
 
     tree.misbehave[1] = hurried
-    more = {"deadline": 100.0, "guard": "off", "num-server-rounds": 1}
+    more = {"deadline": 100.0, "guard": "off", "rounds": 1}
     (record,) = through(tree, "fedlada", cohort=CLIENTS, **more).history
     assert 0 < given[0] <= 80
     assert EACH - 1 <= record.failures["deadline"] <= EACH
@@ -214,7 +214,7 @@ def test_a_tally_that_cannot_be_is_rejected_with_its_clients(lie):
         return altered(tree, LIES[lie])(message) if later else MemoryGrid.reply(tree, message)
 
     tree.misbehave[1] = from_the_second_round_on
-    run = through(tree, "scaffold", cohort=CLIENTS, num_server_rounds=2)
+    run = through(tree, "scaffold", cohort=CLIENTS, rounds=2)
     first, second = run.history
     assert first.accepted == CLIENTS
     assert second.accepted == CLIENTS - EACH
@@ -259,13 +259,13 @@ def test_a_tally_of_another_task_is_rejected():
 
 def test_a_leaf_and_a_client_are_told_apart_with_a_sentence():
     grid = MemoryGrid(client_app(model, lambda context: data(0), train), nodes=LEAVES)
-    with pytest.raises(fedlada.FedladaError, match="Flower error 2"):
+    with pytest.raises(fedlada.FedladaError, match="error in app"):
         run_server(grid, ServerConfig.read(settings("fedavg")), model)
     tree, told = Tree(), []
     tree.misbehave = dict.fromkeys(
         range(LEAVES), lambda message: told.append(MemoryGrid.reply(tree, message)) or told[-1]
     )
-    with pytest.raises(fedlada.FedladaError, match="Flower error 2"):
+    with pytest.raises(fedlada.FedladaError, match="error in app"):
         run_server(tree, ServerConfig.read(settings("fedavg", clients=0)), model)
     assert "this node is a leaf" in told[0].error.reason
 

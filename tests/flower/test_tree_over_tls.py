@@ -16,6 +16,8 @@ import fedlada
 from fedlada.flower.loopback import Deployment, Run
 from fedlada.protocol.seeds import seed_of
 
+pytestmark = pytest.mark.flower(seconds=90)
+
 LEAVES, EACH, DEADLINE = 2, 50, 60.0
 CLIENTS = LEAVES * EACH
 ONE_WAVE = {"calibration": CLIENTS}
@@ -138,8 +140,8 @@ def main(grid, context):
                 while not (marks / "back").exists():
                     time.sleep(0.1)
 
-        plan = Plan.of(sampling={clients}, **settings)
-        config = ServerConfig(plan=plan, nodes={leaves}, clients={clients}, deadline={deadline})
+        plan = Plan(cohort={clients}, deadline={deadline}, **settings)
+        config = ServerConfig(plan=plan, nodes={leaves}, clients={clients})
         run = run_server(grid, config, model, on_round=after)
         records = [plain_record(record) for record in run.history]
         (marks / f"{{name}}.json").write_text(json.dumps(records))
@@ -192,7 +194,7 @@ def flat(name: str, rounds: int) -> fedlada.Simulation:
     task: dict = {}
     exec(TASK, task)
     torch.manual_seed(seed_of(0, "model"))
-    settings = RUNS[name] | {"rounds": rounds, "sampling": CLIENTS}
+    settings = RUNS[name] | {"rounds": rounds, "cohort": CLIENTS}
     clients = [task["data"](client) for client in range(CLIENTS)]
     return fedlada.simulate(task["model"](), clients, train=task["train"], **settings)
 

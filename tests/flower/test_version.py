@@ -3,13 +3,12 @@
 import importlib.metadata
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[2]
+from places import ROOT
 
 
 def accepted(package: str) -> SpecifierSet:

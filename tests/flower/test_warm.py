@@ -17,8 +17,8 @@ from flwr.app import Context, Message, RecordDict
 from fedlada import Plan, RoundRecord, simulate
 from fedlada.errors import FedladaError
 from fedlada.flower import ServerConfig, run_server, warm_app
-from fedlada.flower.internals import packed, set_task
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.private_api import packed, set_task
 from fedlada.flower.warm import keeping
 from fedlada.flower.warm.local_socket import receive, send
 from fedlada.flower.warm.node import DIRECTORY, NodeWorker, WorkerFailed
@@ -71,7 +71,10 @@ learner = client_app(model, lambda context: data(context.node_config["partition-
 Ask = Callable[..., dict]
 
 # Here the process that started a worker lives on, and Python wonders why it does not wait.
-pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+pytestmark = [
+    pytest.mark.programs(seconds=30),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 
 
 @pytest.fixture
@@ -201,7 +204,7 @@ def test_an_unused_worker_ends(node: subprocess.Popen, context: Context) -> None
 def test_nodes_whose_worker_is_killed_between_rounds_end_in_the_bits_of_a_run_in_process(
     node: subprocess.Popen,
 ) -> None:
-    nodes, plan = 2, Plan.of(algorithm="scaffold", rounds=3, seed=5)
+    nodes, plan = 2, Plan(algorithm="scaffold", rounds=3, seed=5)
     import warm_task
 
     def kill(record: RoundRecord, model: object) -> None:

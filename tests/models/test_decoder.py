@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fedlada
+from federations import KINDS
 from fedlada.errors import FedladaError
 from fedlada.experiment.config.reading import experiment
 from fedlada.experiment.run.problem import build
@@ -57,7 +58,7 @@ def test_training_and_evaluation_compute_the_same():
 
 
 def test_bits_per_byte_are_the_binary_logarithm_where_nothing_is_known():
-    evaluation = fedlada.Evaluation(data=(ROWS, ROWS), objective=fedlada.TEXT)
+    evaluation = fedlada.Evaluation(data=(ROWS, ROWS), objective=fedlada.training.TEXT)
     model = decoder()
     torch.nn.init.zeros_(model.head.weight)
     assert evaluation(model) == {"test_bits": pytest.approx(math.log2(128))}
@@ -96,7 +97,7 @@ def problem(tmp_path_factory):
     return build(experiment(flat, source="test"))
 
 
-@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_it_runs_with_every_algorithm_and_twice_the_same(problem, name):
     lr = 0.1 if name in ("fedavg", "fedcm", "scaffold") else 0.01
     scores = [
@@ -109,7 +110,7 @@ def test_it_runs_with_every_algorithm_and_twice_the_same(problem, name):
                 evaluate=problem.evaluate,
                 algorithm=fedlada.algorithm(name, lr=lr),
                 rounds=2,
-                sampling=fedlada.FixedSize(2),
+                cohort=fedlada.server.FixedSize(2),
             )
         ]
         for _ in range(2)

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fedlada
+from federations import KINDS
 from fedlada.errors import FedladaError
 from fedlada.models import MODELS, ViT
 
@@ -71,7 +72,7 @@ def test_it_is_made_for_the_images_of_a_training_set():
     assert model(inputs).shape == (8, 4)
 
 
-@pytest.mark.parametrize("name", fedlada.ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_it_runs_with_every_algorithm_and_twice_the_same(name):
     inputs, labels = pictures(12)
     clients = [(inputs[i::3], labels[i::3]) for i in range(3)]
@@ -84,7 +85,7 @@ def test_it_runs_with_every_algorithm_and_twice_the_same(name):
             evaluate=fedlada.Evaluation(data=(inputs, labels)),
             algorithm=fedlada.algorithm(name, lr=lr),
             rounds=2,
-            sampling=fedlada.FixedSize(2),
+            cohort=fedlada.server.FixedSize(2),
         ).run()
         for _ in range(2)
     ]

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from trainers.batches import loader
 
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # else six lines per client
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # saves six lines per client
 
 
 class RoundModule(pl.LightningModule):

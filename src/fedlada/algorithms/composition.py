@@ -10,9 +10,11 @@ from numbers import Real
 from typing import Any
 
 from ..errors import nearest, require
-from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, word
+from ..named import word
+from .corrections import CORRECTIONS
+from .local import LOCAL_RULES
 from .part import Correction, LocalRule, Moment, Names, Part, Round, Sum
-from .server import Averaging
+from .server_rules import SERVER_RULES, Averaging
 from .vectors import Vector, Vectors, is_small
 
 __all__ = ["Algorithm", "Traffic", "rebuild"]
@@ -132,9 +134,15 @@ class Algorithm:
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Update the server's vectors from the mean of the replies."""
-        mean = Vectors(mean)  # a part may set mean.delta anew
+        mean = Vectors(mean)  # a part may replace mean.delta
         self.part.serve(server, mean, r)
         self.server.apply(server, self.part.displacement(server, mean), r)
+
+    @property
+    def composition(self) -> str:
+        """The ingredients as text, such as ``Amend(AMSGrad) + Averaging``."""
+        names = [type(part).__name__ for part in self.part.chain()]
+        return f"{'('.join(names)}{')' * (len(names) - 1)} + {type(self.server).__name__}"
 
     def settings(self) -> dict[str, Any]:
         """Return the value of every hyper-parameter by name."""

@@ -74,6 +74,8 @@ class Part:
     row of each tensor, and if it ends in ``_each`` one number per tensor.
     """
 
+    name: ClassVar[str]
+    """Its name in files and messages; a part of another package is named by its path."""
     down: ClassVar[Names] = ()
     """Vectors the client needs from the server, besides x."""
     up: ClassVar[Names] = ()
@@ -126,16 +128,17 @@ class Part:
     def end(self, client: Vectors, r: Round) -> None:
         """Set the ``up`` and ``client_state`` vectors (client, at the end of a round).
 
-        ``client.delta`` is there, and may be set anew.
+        ``client.delta`` is set already, and may be replaced.
         """
 
-    def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
-        """Return the delta of a client whose gradients are all zero; None stands for zero.
+    def known(self, down: Vectors, r: Round) -> Vectors:
+        """Return what a new client would send whose gradients are all zero, by name.
 
-        It is proportional to ``lr_sum``.  A guard measures how far a reply's delta is from it.
-        With ``unit_delta`` both are per unit of lr_sum.
+        ``r`` has the steps and the lr_sum of the client; delta is proportional to lr_sum, and with
+        ``unit_delta`` it is per unit of it.  A vector that is missing is zero, or the server cannot
+        know it.  A guard measures a reply from here: the rest is what the client's data say.
         """
-        return None
+        return Vectors()
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Update the ``down`` and ``server_state`` vectors (server, at the end of a round).
@@ -152,14 +155,17 @@ class Part:
 class LocalRule(Part):
     """The part that ends a chain: it turns a gradient into a step of size ``lr``.
 
-    ``lr_scale`` is the learning rate of a parameter group as a multiple of the round's rate.  It
-    acts inside every correction around the rule, so a vector measured in units of the round's
-    rate (g_a) stays consistent across groups.
+    A rule defines ``move``.  ``lr_scale`` is the learning rate of a parameter group as a multiple
+    of the round's rate.  It acts inside every correction around the rule, so a vector measured in
+    units of the round's rate (g_a) stays consistent across groups.
     """
 
     lr: float
+    """Learning rate of a client's step in the first round; ``lr_decay`` lowers it from then on."""
     weight_decay: float
+    """Strength of the pull of the weights towards 0."""
     lr_scale: float = 1.0
+    """Learning rate of a parameter group, as a multiple of the round's rate."""
 
     def __post_init__(self) -> None:
         for name in ("lr", "weight_decay", "lr_scale"):
@@ -174,6 +180,22 @@ class LocalRule(Part):
             f"weight_decay is {self.weight_decay}; it must be 0 (none) or positive",
         )
         require(self.lr_scale > 0, f"lr_scale is {self.lr_scale}; it must be positive")
+
+    def alone(self, y: Vector) -> Vectors:
+        """Return the vectors of a client before its first step, without a server: for parameters
+        that stay on the client."""
+        client = Vectors(y=y, x=y.clone())
+        self.start(client)
+        self.join(client)
+        self.begin(client)
+        return client
+
+    def step(self, client: Vectors, g: Vector, lr: float) -> None:
+        self.move(client, g, lr * self.lr_scale)
+
+    def move(self, client: Vectors, g: Vector, lr: float) -> None:
+        """Move ``client.y`` in place by a step of size ``lr``, as :meth:`Part.step` does."""
+        raise NotImplementedError(f"{type(self).__name__} defines no move")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +223,8 @@ class Correction(Part):
     def end(self, client: Vectors, r: Round) -> None:
         self.inner.end(client, r)
 
-    def coasting(self, down: Vectors, lr_sum: float) -> Vector | None:
-        return self.inner.coasting(down, lr_sum)
+    def known(self, down: Vectors, r: Round) -> Vectors:
+        return self.inner.known(down, r)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         self.inner.serve(server, mean, r)

@@ -1,164 +1,309 @@
-"""The named algorithms, an entry each, and functions that build any other composition.
-
-:mod:`.ingredients` has the names of their ingredients.
-"""
+"""The named algorithms, an entry each, and functions that build any other composition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import nearest, require
-from .ada2 import UnsharedAdam
-from .adam import Adam, AMSGrad
-from .adamw import AdamW
-from .adamw_rows import AdamWRows
-from .amend import Amend
-from .amend_added import AmendAdded
-from .ams import ServerAMSGrad
+from ..named import choose, find
 from .composition import Algorithm
-from .dyn import Dyn
-from .exp import ExP
-from .ingredients import CORRECTIONS, LOCAL_RULES, SERVER_RULES, choose, find
-from .lalr import SharedAMSGrad
-from .lesam import LESAM
-from .lion import Lion
-from .muon import Muon
-from .nesterov import Nesterov
-from .nova import Nova
+from .corrections import CORRECTIONS, LESAM, SAM, Amend, AmendAdded, Dyn, Nova, Prox, Scaffold
+from .local import (
+    LOCAL_RULES,
+    SGD,
+    AdamW,
+    AdamWRows,
+    AMSGrad,
+    AMSGradRows,
+    CorrectedMuon,
+    FreshAdamW,
+    FreshMuon,
+    KeptMuon,
+    Lion,
+    SharedAdam,
+    SharedAMSGrad,
+    SharedMuon,
+    UnsharedAdam,
+)
 from .part import Correction, LocalRule, Part
-from .prox import Prox
-from .rows import AMSGradRows
-from .sam import SAM
-from .scaffold import Scaffold
-from .server import Adagrad, Averaging, Momentum, ServerAdam, Yogi
-from .sgd import SGD
+from .server_rules import (
+    SERVER_RULES,
+    Adagrad,
+    Averaging,
+    ExP,
+    Momentum,
+    Nesterov,
+    ServerAdam,
+    ServerAMSGrad,
+    Yogi,
+)
 
-__all__ = ["ALGORITHMS", "CATALOGUE", "algorithm", "compose", "outside_names"]
+__all__ = [
+    "ALGORITHMS",
+    "CATALOGUE",
+    "FORMER",
+    "Named",
+    "algorithm",
+    "compose",
+    "outside_names",
+    "title",
+]
 
-CATALOGUE: dict[str, dict[str, tuple[Algorithm, str]]] = {
+
+class Named(NamedTuple):
+    """A named algorithm, and in short phrases what it is for and where it comes from."""
+
+    algorithm: Algorithm
+    purpose: str
+    source: str
+    deviates: str = ""
+    """Where it differs from its source; the ingredients' pages have the reasons."""
+
+
+K_STEPS = "gradient steps in place of an exact minimum"
+MUON = "vectors are normalised (AdamW in the source)"
+
+CATALOGUE: dict[str, dict[str, Named]] = {
     "averaging": {
-        "fedavg": (Algorithm(SGD()), "The baseline that every other name is compared with."),
-        "fednova": (Algorithm(Nova(SGD())), "For clients that take unlike numbers of steps."),
+        "fedavg": Named(
+            Algorithm(SGD()),
+            "The baseline: the mean of the clients' models.",
+            "McMahan et al., 2017",
+        ),
+        "fednova": Named(
+            Algorithm(Nova(SGD())),
+            "For clients that take different numbers of steps.",
+            "Wang et al., 2020",
+            "for local SGD alone",
+        ),
     },
     "momentum and adaptivity on the server": {
-        "fedavgm": (
+        "fedavgm": Named(
             Algorithm(SGD(), server=Momentum()),
-            "Smooths the server's steps where cohorts differ from round to round.",
+            "Smooths the server's steps when cohorts differ from round to round.",
+            "Hsu et al., 2019",
         ),
-        "fedacg": (
+        "fedacg": Named(
             Algorithm(Prox(SGD(), mu=1e-3), server=Nesterov(momentum=0.85)),
-            "Sends clients a model that is ahead by the momentum, at FedAvg's bytes.",
+            "Sends clients a model that is already ahead by the momentum, at FedAvg's bytes.",
+            "Kim et al., 2024",
+            "evaluates the model that it sends",
         ),
-        "fedexp": (
+        "fedexp": Named(
             Algorithm(SGD(), server=ExP()),
-            "Finds the server's step size by itself, from how far clients disagree.",
+            "Chooses the server's step size from how much the clients disagree.",
+            "Jhunjhunwala et al., 2023",
+            "evaluates the last model, not a mean of two",
         ),
-        "fedadam": (
-            Algorithm(SGD(), server=ServerAdam()),
-            "For coordinates of unlike scale, such as embeddings, with plain clients.",
+        "fedadam": Named(
+            Algorithm(SGD(), server=ServerAdam(server_lr=0.03, server_v0=1e-6)),
+            "Adaptive server steps, for parameters of different scale such as embeddings.",
+            "Reddi et al., 2021",
         ),
-        "fedyogi": (
-            Algorithm(SGD(), server=Yogi()),
+        "fedyogi": Named(
+            Algorithm(SGD(), server=Yogi(server_lr=0.03, server_v0=1e-6)),
             "FedAdam whose second moment changes more slowly, for noisy cohorts.",
+            "Reddi et al., 2021",
         ),
-        "fedadagrad": (
+        "fedadagrad": Named(
             Algorithm(SGD(), server=Adagrad()),
-            "FedAdam that never forgets, for sparse features.",
+            "FedAdam whose second moment never forgets, for sparse features.",
+            "Reddi et al., 2021",
         ),
-        "fedams": (
+        "fedams": Named(
             Algorithm(SGD(), server=ServerAMSGrad()),
             "FedAdam whose second moment never falls, so that its steps cannot explode.",
+            "Wang et al., 2022, option 1",
+            "no compression (codecs do that)",
         ),
     },
     "corrections of client drift": {
-        "fedprox": (Algorithm(Prox(SGD())), "Keeps clients near the server's model."),
-        "scaffold": (
-            Algorithm(Scaffold(SGD())),
-            "Removes drift by control variates, if clients return often and keep a vector.",
+        "fedprox": Named(
+            Algorithm(Prox(SGD())),
+            "Keeps clients near the server's model.",
+            "Li et al., 2020",
+            K_STEPS,
         ),
-        "feddyn": (
+        "scaffold": Named(
+            Algorithm(Scaffold(SGD())),
+            "Removes drift with control variates, if clients return often and keep a vector.",
+            "Karimireddy et al., 2020, option II",
+            "with weight decay, c_i is the mean of the raw gradients",
+        ),
+        "scaffold-exp": Named(
+            Algorithm(Scaffold(SGD()), server=ExP()),
+            "SCAFFOLD whose server chooses its step size as FedExP's does.",
+            "Jhunjhunwala et al., 2023",
+            "as scaffold and fedexp",
+        ),
+        "feddyn": Named(
             Algorithm(Dyn(SGD())),
             "Removes drift at FedAvg's bytes, if clients return often and keep a vector.",
+            "Acar et al., 2021",
+            K_STEPS,
         ),
-        "fedcm": (
+        "fedcm": Named(
             Algorithm(Amend(SGD())),
-            "Removes drift without any state on clients, by the federation's last direction.",
-        ),
-        "fedadam-amended": (
-            Algorithm(Amend(SGD()), server=ServerAdam()),
-            "FedCM under FedAdam's server, the paper's comparison.",
+            "Removes drift without state on clients, by the previous round's direction.",
+            "Xu et al., 2021",
+            "weight decay is part of the gradient",
         ),
     },
     "adaptive clients": {
-        "localadam": (Algorithm(Adam()), "Adam on clients that share its second moment."),
-        "localamsgrad": (
-            Algorithm(AMSGrad()),
-            "AMSGrad on clients that share its second moment; FedLADA without amending.",
+        "localadamw": Named(
+            Algorithm(FreshAdamW()),
+            "AdamW on clients, new in every round, at FedAvg's bytes.",
+            "Liu et al., 2025 (as a baseline)",
         ),
-        "fedlalr": (
+        "localadam": Named(
+            Algorithm(SharedAdam()),
+            "Adam on clients that share its second moment.",
+            "Sun et al., 2023, Algorithm 2",
+            "v has a floor and no epsilon beside its root",
+        ),
+        "fedlalr": Named(
             Algorithm(SharedAMSGrad()),
             "AMSGrad on clients that share both of its moments.",
+            "Sun et al., 2023 (2309.09719)",
+            "v has a floor; weight decay",
         ),
-        "fedada2": (
-            Algorithm(UnsharedAdam(), server=ServerAdam()),
-            "Adaptive on both sides at FedAvg's bytes: nothing of it is shared.",
+        "fedada2": Named(
+            Algorithm(
+                UnsharedAdam(),
+                server=ServerAdam(server_lr=1e-2, server_betas=(0.9, 0.999), server_v0=0.0),
+            ),
+            "Adaptive on both sides at FedAvg's bytes, since no moment is shared.",
+            "Lee et al., 2024",
+            "renews the preconditioner in every step; weight decay",
         ),
-        "fedlion": (
+        "fedlion": Named(
             Algorithm(Lion()),
-            "Steps along signs with a shared momentum; its delta is made of few integers.",
+            "Steps along signs with a shared momentum; its delta has few distinct values.",
+            "Tang and Chang, 2024",
+            "a codec decides what is sent; beta2 is 0.99",
         ),
-        "localmuon": (
-            Algorithm(Muon()),
-            "Orthogonalised steps with a shared momentum; FedMuon without amending.",
-        ),
-        "diloco": (
+        "diloco": Named(
             Algorithm(AdamW(), server=Nesterov(server_lr=0.7)),
             "For few well-known clients that train long between rounds, as data centres do.",
+            "Douillard et al., 2023",
+            "absent workers keep their moments; other lr and weight decay",
+        ),
+    },
+    "orthogonalised steps": {
+        "sharedmuon": Named(
+            Algorithm(SharedMuon()),
+            "Muon on clients that share its momentum; FedMuon without amending.",
+            "Liu et al., 2025, without its amending",
+            MUON,
+        ),
+        "freshmuon": Named(
+            Algorithm(FreshMuon()),
+            "Muon at FedAvg's bytes; its momentum is new in every round.",
+            "Liu et al., 2025 (Local Muon)",
+            MUON,
+        ),
+        "keptmuon": Named(
+            Algorithm(KeptMuon()),
+            "Muon at FedAvg's bytes, if clients return often and keep a vector.",
+            "Takezawa et al., 2025 (LocalMuon)",
+            MUON,
+        ),
+        "fedmuon": Named(
+            Algorithm(Amend(SharedMuon(), alpha=0.5)),
+            "Muon with a shared momentum and the previous round's direction.",
+            "Liu et al., 2025",
+            f"{MUON}; no compression",
+        ),
+        "fedmuon-corrected": Named(
+            Algorithm(CorrectedMuon()),
+            "Muon without bias, if clients return often and keep a vector.",
+            "Takezawa et al., 2025 (FedMuon)",
+            f"{MUON}; weight decay",
+        ),
+        "muloco": Named(
+            Algorithm(KeptMuon(), server=Nesterov(server_lr=0.7)),
+            "DiLoCo whose workers take Muon's steps.",
+            "Thérien et al., 2025",
+            f"{MUON}; absent workers keep their momentum",
         ),
     },
     "adaptive and corrected": {
-        "fedlada": (
-            Algorithm(Amend(AMSGrad())),
-            "The library's own: adaptive clients that follow the federation's direction.",
+        "fedlada": Named(
+            Algorithm(Amend(AMSGrad(lr=0.02, weight_decay=1e-3))),
+            "By Sun et al.: AMSGrad on clients, mixed with the previous round's direction.",
+            "Sun et al., 2023, Algorithm 3",
+            "K steps; v_i starts at v; our lr and weight decay",
         ),
-        "fedlada-rows": (
-            Algorithm(Amend(AMSGradRows())),
+        "fedlada-paper": Named(
+            Algorithm(Amend(AMSGrad(lr=1e-3, weight_decay=1e-2))),
+            "FedLADA with the lr and the weight decay of its paper.",
+            "Sun et al., 2023, Algorithm 3",
+            "K steps; v_i starts at v",
+        ),
+        "fedlada-rows": Named(
+            Algorithm(Amend(AMSGradRows(lr=0.02, weight_decay=1e-3))),
             "FedLADA with one second moment per row, at FedCM's bytes.",
+            "this library",
         ),
-        "fadamgc": (
-            Algorithm(Scaffold(AMSGrad())),
-            "SCAFFOLD's control variates inside AMSGrad's moments.",
-        ),
-        "fedadamw": (
+        "fedadamw": Named(
             Algorithm(AmendAdded(AdamWRows())),
             "AdamW for fine-tuning transformers, with second moments shared by rows.",
-        ),
-        "fedmuon": (
-            Algorithm(Amend(Muon(), alpha=0.5)),
-            "Orthogonalised steps for models that are made of matrices.",
+            "Liu et al., 2025 (2510.27486)",
+            "a block is a row; v starts at eps²",
         ),
     },
     "flat minima": {
-        "fedsam": (
+        "fedsam": Named(
             Algorithm(SAM(SGD())),
-            "Looks for flat minima, for twice the gradients.",
+            "Looks for flat minima, at the cost of two gradients per step.",
+            "Qu et al., 2022",
         ),
-        "mofedsam": (
+        "mofedsam": Named(
             Algorithm(Amend(SAM(SGD()))),
             "FedSAM with FedCM's correction of drift.",
+            "Qu et al., 2022",
+            "weight decay is part of the gradient",
         ),
-        "fedlesam": (
+        "fedgamma": Named(
+            Algorithm(Scaffold(SAM(SGD()))),
+            "FedSAM with SCAFFOLD's correction of drift.",
+            "Dai et al., 2023",
+            "as scaffold",
+        ),
+        "fedlesam": Named(
             Algorithm(LESAM(SGD())),
-            "Looks for flat minima of the federation's loss, at no further gradient.",
+            "Looks for flat minima of the federation's loss without extra gradients.",
+            "Fan et al., 2024",
+            "x_old starts at the first model received",
+        ),
+        "fedlesam-s": Named(
+            Algorithm(LESAM(Scaffold(SGD()))),
+            "FedLESAM with SCAFFOLD's correction of drift.",
+            "Fan et al., 2024",
+            "as fedlesam and scaffold",
+        ),
+        "fedlesam-d": Named(
+            Algorithm(LESAM(Dyn(SGD()))),
+            "FedLESAM with FedDyn's correction of drift.",
+            "Fan et al., 2024",
+            "as fedlesam and feddyn",
         ),
     },
 }
-"""Every named algorithm with what it is for, by group."""
+"""Every named algorithm by group."""
 
 ALGORITHMS: dict[str, Algorithm] = {
-    name: chosen for group in CATALOGUE.values() for name, (chosen, _) in group.items()
+    name: named.algorithm for group in CATALOGUE.values() for name, named in group.items()
 }
+
+FORMER: dict[str, str | dict[str, str | list[str]]] = {
+    "localmuon": "sharedmuon",
+    "localamsgrad": {"local": "amsgrad"},
+    "fedadam-amended": {"local": "sgd", "corrections": ["amend"], "server": "adam"},
+    "fadamgc": {"local": "amsgrad", "corrections": ["scaffold"]},
+}
+"""What the names are called now that 0.3.0 had and that are gone; old records have them."""
 
 STRUCTURE = ("local", "corrections", "server")
 """The keys of a composition; every other key is a hyper-parameter."""
@@ -183,6 +328,10 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
     elif ":" in name:
         chosen = _outside_algorithm(name)
     else:
+        require(
+            name not in FORMER,
+            f"the algorithm {name!r} of version 0.3.0 is now {FORMER.get(name)!r}; write that",
+        )
         require(name in ALGORITHMS, f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
         chosen = ALGORITHMS[name]
     return chosen.replace(**settings) if settings else chosen
@@ -196,6 +345,13 @@ def compose(
     for correction in reversed(corrections):
         part = choose(correction, CORRECTIONS, "correction", Correction)(part)
     return Algorithm(part, server=choose(server, SERVER_RULES, "server rule", Averaging)())
+
+
+def title(algorithm: Algorithm) -> str:
+    """Return the name of the algorithm with these ingredients, or the ingredients."""
+    same = [n for n, known in ALGORITHMS.items() if known.composition == algorithm.composition]
+    exact = (name for name in same if ALGORITHMS[name] == algorithm)
+    return next(exact, next(iter(same), algorithm.composition))
 
 
 def outside_names(encoded: str | Mapping[str, Any]) -> list[str]:

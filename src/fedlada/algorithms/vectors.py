@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "Vector", "Vectors"]
+from ..devices import CPU, block_of, numbers, wide, with_float64
 
-BLOCK = 32_768
-"""Elements processed at a time where that is faster: few enough to fit in a core's cache."""
+__all__ = ["Vector", "Vectors"]
 
 
 class Vector:
@@ -94,18 +93,22 @@ class Vector:
         return Vector(torch._foreach_clamp_min(self.tensors, bound))
 
     def dot(self, other: Vector) -> float:
-        """Return the inner product."""
-        pairs = zip(self.tensors, other.tensors, strict=True)
-        return math.fsum(float(torch.dot(a.reshape(-1), b.reshape(-1))) for a, b in pairs)
+        """Return the inner product; not finite if it, or an element, is beyond float64."""
+        pairs = [(a.reshape(-1), b.reshape(-1)) for a, b in zip(self, other, strict=True)]
+        parts = numbers(torch.dot(a, b) for a, b in pairs)
+        if math.isfinite(sum(parts)):
+            return math.fsum(parts)
+        # Products of huge float32 numbers overflow, and fsum raises an error for inf - inf.
+        return sum(numbers(torch.dot(wide(a), wide(b)) for a, b in pairs))
 
     def norm(self) -> float:
         """Return the Euclidean norm; it is not finite if, and only if, an element is not."""
-        length = math.hypot(*(float(torch.linalg.vector_norm(t)) for t in self.tensors))
+        length = math.hypot(*numbers(torch.linalg.vector_norm(t) for t in self.tensors))
         if math.isfinite(length):
             return length
         # The squares of huge float32 numbers overflow; float64 is a fallback because it is slower.
-        wide = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in self.tensors]
-        return math.hypot(*(float(part) for part in wide))
+        same = map(with_float64, self.tensors)
+        return math.hypot(*numbers(torch.linalg.vector_norm(t, dtype=torch.float64) for t in same))
 
     def distance(self, other: Vector, *, alpha: float = 1.0) -> float:
         """Return the norm of ``self - alpha * other``."""
@@ -115,12 +118,16 @@ class Vector:
         """Return the norm of each tensor of ``self - alpha * other``, in blocks to save memory."""
         found = []
         for t, u in zip(self.tensors, other.tensors, strict=True):
-            blocks = zip(
-                torch.split(t.reshape(-1), BLOCK), torch.split(u.reshape(-1), BLOCK), strict=True
-            )
+            pair = (torch.split(part.reshape(-1), block_of(t.device)) for part in (t, u))
+            blocks = zip(*pair, strict=True)
             parts = (Vector([torch.sub(a, b, alpha=alpha)]).norm() for a, b in blocks)
             found.append(math.hypot(*parts))
         return found
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first tensor; the CPU if there is none."""
+        return self.tensors[0].device if self.tensors else CPU
 
     def clone(self) -> Vector:
         """Return a copy that shares no memory."""
@@ -132,6 +139,12 @@ class Vector:
         A tensor that already has this device and layout is not copied.
         """
         return Vector(_place(t, u) for t, u in zip(self.tensors, like.tensors, strict=True))
+
+    def on(self, device: torch.device) -> Vector:
+        """Return the same numbers on a device; this vector itself if they are there already."""
+        if all(t.device == device for t in self.tensors):
+            return self
+        return Vector((t.to(device) for t in self.tensors), self.names)
 
     def zeros_like(self) -> Vector:
         """Return zeros in this vector's shapes, types and memory layout."""
@@ -244,6 +257,10 @@ class Vectors(dict[str, Vector]):
     def take(self, positions: Sequence[int]) -> Vectors:
         """Return every vector's tensors at ``positions``, sharing memory."""
         return Vectors((name, vector.take(positions)) for name, vector in self.items())
+
+    def on(self, device: torch.device) -> Vectors:
+        """Return the same vectors on a device."""
+        return Vectors((name, vector.on(device)) for name, vector in self.items())
 
     def nbytes(self) -> int:
         """Return the number of bytes that all vectors take when they are sent uncoded."""

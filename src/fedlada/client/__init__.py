@@ -1,4 +1,4 @@
-"""The client half: its round, its optimizer, a ready training loop and its store.
+"""The client half: its round, its optimizer, its evaluation and its store.
 
 Nothing here imports the server half.
 """

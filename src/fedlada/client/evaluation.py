@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from ..algorithms import Vector, Vectors
-from ..protocol.federated import BufferPolicy, federated_buffers, federated_parameters
-from ..protocol.messages import Assessment, Task
-from ..protocol.metrics import as_numbers
+from ..protocol.federated import (
+    PERSONAL,
+    BufferPolicy,
+    federated_buffers,
+    federated_parameters,
+    personal_tensors,
+)
+from ..protocol.messages import Assessment, Task, as_numbers
 from .round import D, last_accepted, seeded, set_buffers
 from .store import Store
 
@@ -42,20 +47,25 @@ def evaluation_session(
     client: int,
     store: Store,
     buffers: BufferPolicy = "refuse",
+    personal: Sequence[str] = (),
 ) -> Iterator[EvaluationSession]:
     """Set the model to the server's, let the block evaluate it, then make the answer.
 
-    Inside the block the model is in eval mode and torch records no gradients.  With buffers that
-    stay on the client, the model has those of the client's last accepted round.  Nothing that the
-    client keeps is changed.
+    Inside the block the model is in eval mode and torch records no gradients.  If buffers or
+    personal tensors stay on the client, the model has those of the client's last accepted round;
+    a client without one has the personal tensors that ``model`` has.  The vectors that the client
+    keeps do not change.
     """
-    kept = store.load(client, last_accepted(task, client)) if buffers == "local" else Vectors()
+    keeps = bool(personal) or buffers == "local"
+    kept = store.load(client, last_accepted(task, client)) if keeps else Vectors()
     model.eval()
     session = EvaluationSession(client)
     with seeded(task, client), torch.no_grad():
-        parameters = Vector(federated_parameters(model).values())
+        parameters = Vector(federated_parameters(model, personal).values())
         parameters.copy_(task.vectors.x.to(parameters))
-        set_buffers(federated_buffers(model, buffers), task.vectors, kept, buffers)
+        set_buffers(federated_buffers(model, buffers, personal), task.vectors, kept, buffers)
+        if PERSONAL in kept:
+            Vector(personal_tensors(model, personal).values()).copy_(kept.personal)
         yield session
     session.assessment = Assessment(
         client=client,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from torch.optim.optimizer import ParamsT
 from ..algorithms import LocalRule, Part, Vector, Vectors, rebuild
 from ..errors import require
 
-__all__ = ["FederatedOptimizer"]
+__all__ = ["FederatedOptimizer", "Only"]
+
+Only = Literal["shared", "personal"]
 
 # Torch wraps these two methods to hide them from torch.compile, and the wrappers import its
 # compiler.  That costs more than a CPU second per process, and on Flower every client of every
@@ -31,6 +33,13 @@ class FederatedOptimizer(torch.optim.Optimizer):
     ``weight_decay``; its rate is taken as a multiple of the round's rate.  A scheduler must scale
     all groups by the same factor.  A missing gradient is treated as zero.  An algorithm with a
     second gradient in each step (SAM) needs ``step(closure)``.
+
+    ``own`` are the vectors of the personal parameters, which stay on the client.  The algorithm's
+    local rule trains them, without its corrections: a correction compares a client with the
+    server's model, and the server has no personal parameters.  The rule starts over in every
+    round, as it does in the first round of a run, so no moments of it have to be kept.  Its rate
+    is the round's, so a rate that suits the shared parameters suits these; a group may have
+    another.
     """
 
     def __init__(
@@ -41,14 +50,18 @@ class FederatedOptimizer(torch.optim.Optimizer):
         c: Vectors,
         parameters: Iterable[nn.Parameter],
         lr: float,
+        own: Vectors | None = None,
+        personal: Iterable[nn.Parameter] = (),
     ) -> None:
         local = list(part.chain())[-1]
         assert isinstance(local, LocalRule)
         super().__init__(params, {"lr": lr, "weight_decay": local.weight_decay})
         self._part, self._c, self._parameters = part, c, list(parameters)
-        self._variants: dict[tuple[float, float], Part] = {}
+        self._local, self._personal = local, list(personal)
+        self._variants: dict[tuple[bool, float, float], Part] = {}
         self._rates: list[float] = []
         self._scales = [float(group["lr"]) / lr for group in self.param_groups]
+        self._own = [] if own is None else self._split(own, self._personal)
         self._blocks = self._split(c, self._parameters)
 
     @property
@@ -62,11 +75,11 @@ class FederatedOptimizer(torch.optim.Optimizer):
         return math.fsum(self._rates)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; this is allowed only while the optimizer is being made."""
+        """Add a group; only the constructor may do so."""
         require(
             not hasattr(self, "_blocks"),
-            "a federated optimizer takes its groups when it is made: what a round federates is"
-            " agreed with the server; freeze or unfreeze parameters before the run",
+            "a group cannot be added to a federated optimizer, because client and server have"
+            " agreed on the federated parameters; freeze or unfreeze parameters before the run",
         )
         _add_param_group(self, param_group)
 
@@ -75,25 +88,45 @@ class FederatedOptimizer(torch.optim.Optimizer):
         _zero_grad(self, set_to_none)
 
     @overload
-    def step(self, closure: None = None) -> None: ...
+    def step(self, closure: None = None, *, only: Only | None = None) -> None: ...
     @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step of the part; ``closure`` computes the gradient and returns the loss."""
+    def step(self, closure: Callable[[], float], *, only: Only | None = None) -> float: ...
+    def step(
+        self, closure: Callable[[], float] | None = None, *, only: Only | None = None
+    ) -> float | None:
+        """Take one step of the part; ``closure`` computes the gradient and returns the loss.
+
+        With ``only="personal"`` the shared parameters stay where they are and the step does not
+        count; with ``only="shared"`` the personal ones stay (FedRep trains them in turns).
+        """
+        if only is not None:
+            require(
+                only in get_args(Only) and bool(self._own),
+                f"only is {only!r}; it must be 'shared' or 'personal', and the plan must name"
+                " personal parameters, such as personal=('head.*',)",
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         rate = self._rate()
         with torch.no_grad():
-            g = self._gradient()
-            displacement = self._part.probe(self._c, g)
-            if displacement is not None:
-                g = self._gradient_at(displacement, closure)
-            for index, positions, c in self._blocks:
-                self._variant(index).step(c, g.take(positions), rate)
-        self._rates.append(rate)
+            if only != "personal":
+                self._step_shared(closure, rate)
+            if self._own and only != "shared":
+                g = Vector(map(_gradient, self._personal))
+                for index, positions, c in self._own:
+                    self._variant(self._local, index).step(c, g.take(positions), rate)
         return loss
+
+    def _step_shared(self, closure: Callable[[], float] | None, rate: float) -> None:
+        g = self._gradient()
+        displacement = self._part.probe(self._c, g)
+        if displacement is not None:
+            g = self._gradient_at(displacement, closure)
+        for index, positions, c in self._blocks:
+            self._variant(self._part, index).step(c, g.take(positions), rate)
+        self._rates.append(rate)
 
     def _gradient(self) -> Vector:
         return Vector(map(_gradient, self._parameters))
@@ -123,19 +156,19 @@ class FederatedOptimizer(torch.optim.Optimizer):
         ]
         if not all(math.isclose(rate, rates[0], rel_tol=1e-6) for rate in rates):
             raise ValueError(
-                f"the groups' rates, over those they began with, are {rates}; a scheduler inside"
-                " a round must scale all groups alike, since the server measures the round's"
-                " direction with one rate"
+                f"the learning rates of the groups have changed by different factors ({rates}); a"
+                " scheduler inside a round must scale all groups by the same factor, because the"
+                " server uses one rate for the whole round"
             )
         return rates[0]
 
-    def _variant(self, index: int) -> Part:
+    def _variant(self, part: Part, index: int) -> Part:
         """Return the part with the weight decay and rate of a group."""
-        key = (self.param_groups[index]["weight_decay"], self._scales[index])
+        key = (part is self._part, self.param_groups[index]["weight_decay"], self._scales[index])
         if key not in self._variants:
-            own = {"weight_decay": key[0], "lr_scale": key[1]}
+            settings = {"weight_decay": key[1], "lr_scale": key[2]}
             self._variants[key] = rebuild(
-                self._part, lambda part: dict(own) if isinstance(part, LocalRule) else {}
+                part, lambda part: dict(settings) if isinstance(part, LocalRule) else {}
             )
         return self._variants[key]
 
@@ -149,9 +182,8 @@ class FederatedOptimizer(torch.optim.Optimizer):
         missing = sum(id(p) not in where for p in federated)
         require(
             missing == 0,
-            f"{missing} of the model's {len(federated)} trainable parameters are in no group;"
-            " every trainable parameter is federated: add them, or freeze them with"
-            " requires_grad_(False)",
+            f"{missing} of the model's {len(federated)} trainable parameters are in no group of"
+            " the optimizer; add them, or freeze them with requires_grad_(False)",
         )
         blocks: dict[tuple[int, torch.device, torch.dtype], list[int]] = {}
         for position, p in enumerate(federated):
@@ -169,5 +201,5 @@ def _gradient(p: nn.Parameter) -> Tensor:
         raise ValueError(
             "a gradient is sparse; federated vectors are dense: use nn.Embedding(sparse=False)"
         )
-    # The fused kernels read memory in order, so both tensors need the same strides.
+    # The fused kernels walk through memory, so both tensors need the same strides.
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)

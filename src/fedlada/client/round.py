@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import contextmanager
-from typing import TypeVar
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
+from typing import Concatenate, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from .. import devices
 from ..algorithms import Algorithm, Round, Vector, Vectors
 from ..errors import require
 from ..protocol.federated import (
     BUFFERS,
+    PERSONAL,
     BufferPolicy,
     clients_keep,
     constant_buffers,
     federated_buffers,
     federated_parameters,
+    personal_tensors,
 )
-from ..protocol.messages import Reply, Task
-from ..protocol.metrics import as_numbers
-from ..protocol.news import news
+from ..protocol.messages import Reply, Task, as_numbers
+from ..protocol.residual import residual
 from ..protocol.seeds import seed_of
-from .labelled import examples_in
-from .loop import named_errors
+from ..training.examples import examples_in
+from .errors import named_errors
 from .optimizer import FederatedOptimizer
 from .store import NEVER, Store, Version
 
@@ -34,6 +39,7 @@ __all__ = [
     "ClientSession",
     "LocalRound",
     "Train",
+    "asked",
     "client_session",
     "last_accepted",
     "seeded",
@@ -43,8 +49,12 @@ __all__ = [
 
 D = TypeVar("D", bound=Sized)
 
-Train = Callable[[nn.Module, D, FederatedOptimizer], Mapping[str, float] | None]
-"""A training loop: ``train(model, data, optimizer)``; the server averages its metrics."""
+Train = Callable[Concatenate[nn.Module, D, FederatedOptimizer, ...], Mapping[str, float] | None]
+"""A training loop: ``train(model, data, optimizer)``; the server averages its metrics.
+
+A loop with a parameter named ``client`` gets the number of the client by that name, and one with a
+parameter named ``round`` the number of the round, from 1.
+"""
 
 
 class LocalRound:
@@ -62,20 +72,23 @@ class LocalRound:
         client: int,
         client_state: Vectors | None = None,
         buffers: BufferPolicy = "refuse",
+        personal: Sequence[str] = (),
     ) -> None:
         self.client_state = client_state or Vectors()
         self.lr = task.lr
         self._began = time.perf_counter()
         self._algorithm, self._task, self._client, self._policy = algorithm, task, client, buffers
-        federated = federated_parameters(model)
+        federated = federated_parameters(model, personal)
         self._names, self._parameters = tuple(federated), list(federated.values())
-        self._buffers = federated_buffers(model, buffers)
-        self._model, self._constants = model, copied(constant_buffers(model, buffers))
+        self._personal = personal_tensors(model, personal)
+        self._buffers = federated_buffers(model, buffers, personal)
+        self._model, self._constants = model, copied(constant_buffers(model, buffers, personal))
         self._optimizer: FederatedOptimizer | None = None
         # An engine may evaluate the same model between rounds, which leaves it in eval mode.
         model.train()
         with torch.no_grad():
             self._c = self._begin()
+            self._before = self._own().clone()
 
     def _begin(self) -> Vectors:
         received = self._task.vectors
@@ -91,8 +104,14 @@ class LocalRound:
             if name in self.client_state:
                 c[name] = self.client_state[name].to(c.y)
         set_buffers(self._buffers, received, self.client_state, self._policy)
+        if PERSONAL in self.client_state:  # otherwise this is the client's first round
+            self._own().copy_(self.client_state.personal)
         self._algorithm.part.begin(c)
         return c
+
+    def _own(self) -> Vector:
+        """Return the personal tensors, sharing memory with the model."""
+        return Vector(t.detach() for t in self._personal.values())
 
     def optimizer(self, params: ParamsT | None = None) -> FederatedOptimizer:
         """Make the round's only optimizer; ``params`` may be torch's parameter groups."""
@@ -102,12 +121,16 @@ class LocalRound:
             " the steps of the first would not be counted: make one, and use it for the whole"
             " round",
         )
+        own = {n: p for n, p in self._personal.items() if isinstance(p, nn.Parameter)}
+        y = Vector((p.detach() for p in own.values()), own)
         self._optimizer = FederatedOptimizer(
-            self._parameters if params is None else params,
+            [*self._parameters, *own.values()] if params is None else params,
             part=self._algorithm.part,
             c=self._c,
             parameters=self._parameters,
             lr=self._task.lr,
+            own=self._algorithm.local.alone(y) if own else None,
+            personal=own.values(),
         )
         return self._optimizer
 
@@ -118,7 +141,7 @@ class LocalRound:
         require(
             optimizer is not None and optimizer.lr_sum > 0,
             f"client {self._client} took no optimizer step in round {self._task.round + 1}; its"
-            " training must call step() of the optimizer it was given, with a positive lr",
+            " training loop must call step() of the optimizer it gets, with a positive lr",
         )
         assert optimizer is not None
         self._check_tensors()
@@ -128,12 +151,16 @@ class LocalRound:
             algorithm.part.end(c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum))
             reply = c.only(algorithm.up)
             task = self._task
-            reply.delta = news(algorithm, task.codecs, task.vectors, reply.delta, optimizer.lr_sum)
+            reply.delta = residual(
+                algorithm, task.codecs, task.vectors, reply.delta, optimizer.lr_sum
+            )
             self.client_state = c.only(algorithm.client_state)
             if self._policy == "average":
                 reply.buffers = self._buffers.clone()
             elif self._policy == "local":
                 self.client_state.buffers = self._buffers.clone()
+            if self._personal:
+                self.client_state.personal = self._kept()
         return Reply(
             client=self._client,
             round=self._task.round,
@@ -146,37 +173,59 @@ class LocalRound:
             metrics=measured,
         )
 
+    def _kept(self) -> Vector:
+        """Return the personal tensors to keep: those of the start if training made some infinite.
+
+        The guard does not see them, and a client could never recover from them.
+        """
+        after, names = self._own().clone(), list(self._personal)
+        finite = [[bool(torch.isfinite(t).all()) for t in v] for v in (self._before, after)]
+        broken = [name for name, old, new in zip(names, *finite, strict=True) if old and not new]
+        if not broken:
+            return after
+        warnings.warn(
+            f"{', '.join(broken)} of client {self._client} are not finite after round"
+            f" {self._task.round + 1}, so the client keeps its personal part as it was before;"
+            " lower lr or clip gradients",
+            stacklevel=2,
+        )
+        return self._before
+
     def _check_tensors(self) -> None:
-        """Raise an error if training replaced a tensor, or changed one that is a constant."""
+        """Raise an error if training replaced a tensor, or changed a constant one."""
         now = dict(self._model.named_buffers())
-        here = {id(t) for t in (*now.values(), *self._model.parameters())}
-        lost = sum(id(t) not in here for t in (*self._parameters, *self._buffers))
+        current = {id(t) for t in (*now.values(), *self._model.parameters())}
+        tensors = (*self._parameters, *self._buffers, *self._personal.values())
+        lost = sum(id(t) not in current for t in tensors)
         require(
             lost == 0,
             f"training of client {self._client} replaced {lost} parameters or buffers of the model"
-            " by others, whose values would be lost; change them in place, such as with copy_()",
+            " by new tensors, whose values would be lost; change them in place, for example with"
+            " copy_()",
         )
         for name, before in self._constants.items():
             require(
                 name in now and Vector([now[name]]).equal(Vector([before])),
                 f"training of client {self._client} changed the buffer {name!r}, which is neither"
-                f" sent nor kept with buffers={self._policy!r}: say what becomes of it,"
-                " buffers='average' or buffers='local'; both take finite numbers alone",
+                f" sent nor kept with buffers={self._policy!r}; choose buffers='average' or"
+                " buffers='local', which both require finite values",
             )
 
 
 def copied(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of buffers, to tell later whether they changed."""
+    """Return copies of buffers, to check later whether they changed."""
     return {name: b.detach().clone() for name, b in buffers.items()}
 
 
 class ClientSession:
     """A client's round, as seen by the training code inside it."""
 
-    def __init__(self, local: LocalRound, client: int) -> None:
+    def __init__(self, local: LocalRound, client: int, round: int) -> None:
         self._local = local
         self.client = client
         """The number of the client whose data to train on."""
+        self.round = round
+        """The number of the round, from 1, as in its record."""
         self.optimizer = local.optimizer
         self.lr = local.lr
         self.examples = 1
@@ -195,12 +244,14 @@ def client_session(
     client: int,
     store: Store,
     buffers: BufferPolicy = "refuse",
+    personal: Sequence[str] = (),
 ) -> Iterator[ClientSession]:
     """Load the client's vectors, let the block train, then make the reply and stage new vectors.
 
-    Every engine uses this session: in process, a ready ClientApp and an app of your own.
+    Every engine uses this session: in process, the ready ClientApp and an app of your own.  A
+    client's personal tensors begin its first round as they are in ``model``.
     """
-    keeps = clients_keep(algorithm, buffers)
+    keeps = clients_keep(algorithm, buffers, personal)
     local = LocalRound(
         algorithm,
         model,
@@ -208,8 +259,9 @@ def client_session(
         client=client,
         client_state=_recall(store, task, client) if keeps else None,
         buffers=buffers,
+        personal=personal,
     )
-    session = ClientSession(local, client)
+    session = ClientSession(local, client, task.round + 1)
     with seeded(task, client):
         yield session
     session.reply = local.finish(examples=session.examples, metrics=session.metrics)
@@ -227,17 +279,39 @@ def train_client(
     train: Train[D],
     store: Store,
     buffers: BufferPolicy = "refuse",
+    personal: Sequence[str] = (),
+    name: str = "",
 ) -> Reply:
-    """Run a session around ``train(model, data, optimizer)`` and return the reply."""
+    """Run a session around ``train(model, data, optimizer)`` and return the reply.
+
+    Errors show the ``name`` of the client, if it has one.
+    """
     with (
         client_session(
-            algorithm, model, task, client=client, store=store, buffers=buffers
+            algorithm, model, task, client=client, store=store, buffers=buffers, personal=personal
         ) as session,
-        named_errors(client, task.round),
+        named_errors(client, task.round, name),
     ):
-        session.metrics = train(model, data, session.optimizer())
+        more = asked(train, client=client, round=session.round)
+        session.metrics = train(model, data, session.optimizer(), **more)
         session.examples = examples_in(data)
     return session.reply
+
+
+def asked(train: Train[D], *, client: int, round: int) -> dict[str, int]:
+    """Return the keyword arguments that a training loop asks for by the names of its parameters.
+
+    ``round`` counts from 1.
+    """
+    try:
+        signature = inspect.signature(train)
+        first = signature.bind_partial(None, None, None).arguments  # model, data, optimizer
+    except (TypeError, ValueError):  # such as a function of a compiled module
+        return {}
+    names = signature.parameters.keys() - first.keys()
+    bound = train.keywords if isinstance(train, functools.partial) else {}
+    offered = {"client": client, "round": round}
+    return {name: n for name, n in offered.items() if name in names and name not in bound}
 
 
 def _recall(store: Store, task: Task, client: int) -> Vectors:
@@ -259,14 +333,6 @@ def set_buffers(mine: Vector, received: Vectors, kept: Vectors, policy: BufferPo
         mine.copy_(source.buffers)
 
 
-@contextmanager
-def seeded(task: Task, client: int) -> Iterator[None]:
+def seeded(task: Task, client: int) -> AbstractContextManager[None]:
     """Seed torch by (seed, round, client) inside the block and restore its state afterwards."""
-    seed = seed_of(task.seed, "client", task.round, client)
-    devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices):
-        # Without CUDA, torch.manual_seed would also queue a call, with a stack trace, for later.
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        yield
+    return devices.seeded(seed_of(task.seed, "client", task.round, client))

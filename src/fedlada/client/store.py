@@ -14,7 +14,6 @@ import pickle
 import re
 import struct
 import time
-import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +32,7 @@ __all__ = [
     "MemoryStore",
     "Store",
     "Version",
-    "choose",
+    "holds",
     "needless",
 ]
 
@@ -46,17 +45,14 @@ FORGET = 30 * 24 * 3600.0
 MAGIC = b"fedlada\x01"
 """The first bytes of a file; the SHA-256 of the rest follows."""
 
-ZIP = b"PK\x03\x04"
-"""The first bytes of a file of 0.2.0."""
-
 NAME = re.compile(r"(.+)-(\d+)\.pt")
 """The name of a file: the run and the round of its vectors."""
 
 DAMAGE = (
     *(ValueError, RuntimeError, EOFError, ArithmeticError, LookupError, struct.error),
-    *(zipfile.BadZipFile, pickle.UnpicklingError),
+    pickle.UnpicklingError,
 )
-"""The errors of a file that is not what was written."""
+"""The errors that reading a damaged file may raise."""
 
 Version = tuple[str, int]
 """The run and the round in which a client's vectors were computed."""
@@ -69,11 +65,8 @@ class LostState(FedladaError):
 class Store(Protocol):
     """Keeps vectors by client number; a client that never took part has none."""
 
-    def load(self, client: int, version: Version | None = None) -> Vectors:
-        """Return the client's vectors of that run and round; none for round ``NEVER``.
-
-        Without a version, return the newest.
-        """
+    def load(self, client: int, version: Version) -> Vectors:
+        """Return the client's vectors of that run and round; none for round ``NEVER``."""
         ...
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
@@ -93,13 +86,13 @@ def needless(versions: Collection[Version], last: Version, resumable_from: int) 
 
     Versions after ``last`` were not accepted, or belong to rounds that were lost.  Of the earlier
     versions, a run resumed from round ``resumable_from`` needs the newest before that round, and
-    a run resumed from a later checkpoint needs one since then.
+    a run resumed from a later checkpoint needs a version since then.
     """
     run, round = last
-    own = [r for name, r in versions if name == run]
-    before = [r for r in own if r < resumable_from and r <= round]
-    needed = {r for r in own if resumable_from <= r <= round} | {max(before, default=NEVER)}
-    return [(run, r) for r in own if r not in needed]
+    rounds = [r for name, r in versions if name == run]
+    before = [r for r in rounds if r < resumable_from and r <= round]
+    needed = {r for r in rounds if resumable_from <= r <= round} | {max(before, default=NEVER)}
+    return [(run, r) for r in rounds if r not in needed]
 
 
 class MemoryStore:
@@ -108,10 +101,9 @@ class MemoryStore:
     def __init__(self) -> None:
         self._held: dict[int, dict[Version, Vectors]] = {}
 
-    def load(self, client: int, version: Version | None = None) -> Vectors:
+    def load(self, client: int, version: Version) -> Vectors:
         held = self._held.get(client, {})
-        found = choose(client, held, version)
-        return held[found] if found is not None else Vectors()
+        return held[version] if holds(client, held, version) else Vectors()
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
         self._held.setdefault(client, {})[version] = kept
@@ -131,29 +123,28 @@ class DiskStore:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedladaError(
-                f"{directory} cannot be made ({error.strerror}); give another directory for the"
+                f"{directory} cannot be created ({error.strerror}); give another directory for the"
                 " clients' vectors"
             ) from error
 
-    def load(self, client: int, version: Version | None = None) -> Vectors:
-        self._there(client)
-        found = choose(client, self._versions(client), version)
-        if found is None:
+    def load(self, client: int, version: Version) -> Vectors:
+        self._check_directory(client)
+        if not holds(client, self._versions(client), version):
             return Vectors()
-        path = self._path(client, found)
+        path = self._path(client, version)
         try:
             vectors = _opened(path.read_bytes())
         except DAMAGE as error:
             raise LostState(
-                f"the vectors that client {client} kept in round {found[1]} are damaged: {path} is"
-                f" not what was written ({error}). Restore that file from a backup; without it the"
-                " run cannot go on with this client: start it anew in another directory"
+                f"the vectors that client {client} kept in round {version[1]} are damaged: {path}"
+                f" is not what was written ({error}). Restore that file from a backup; without it"
+                " this run cannot use the client any more: start a new run in another directory"
             ) from error
         return Vectors((name, Vector(tensors)) for name, tensors in vectors.items())
 
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
         path = self._path(client, version)
-        self._there(client)
+        self._check_directory(client)
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
             sync_names(self._directory)
@@ -167,19 +158,19 @@ class DiskStore:
         forgotten += [v for v in versions if v[0] != version[0] and self._age(client, v) > FORGET]
         for old in forgotten:
             self._path(client, old).unlink()
-        for part in self._client(client).glob("*.pt.part"):  # of a process that was killed
+        for part in self._client(client).glob("*.pt.part"):  # left by a killed process
             part.unlink(missing_ok=True)
 
     def _versions(self, client: int) -> list[Version]:
         names = (NAME.fullmatch(path.name) for path in self._client(client).glob("*-*.pt"))
         return [(name[1], int(name[2])) for name in names if name is not None]
 
-    def _there(self, client: int) -> None:
+    def _check_directory(self, client: int) -> None:
         if not self._directory.is_dir():
             raise LostState(
                 f"{self._directory}, where client {client} keeps its vectors, is gone: it was"
-                " deleted or moved under the run. Put it back and run the same again, or start"
-                " anew in another directory"
+                " deleted or moved during the run. Restore it and run the same command again, or"
+                " start a new run in another directory"
             )
 
     def _age(self, client: int, version: Version) -> float:
@@ -194,36 +185,29 @@ class DiskStore:
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content of a file behind its hash."""
+    """Return the bytes of a file: its hash, then its content."""
     return MAGIC + hashlib.sha256(content).digest() + content
 
 
 def _opened(file: bytes) -> dict[str, list[Tensor]]:
-    """Return the tensors of a file that is what was written; else raise one of ``DAMAGE``."""
-    if file.startswith(MAGIC):
-        start = len(MAGIC) + hashlib.sha256().digest_size
-        digest, content = file[len(MAGIC) : start], file[start:]
-        require(hashlib.sha256(content).digest() == digest, "its hash does not fit")
-    else:  # 0.2.0 wrote no hash, but a zip archive has checksums of its own
-        content = file
-        require(file.startswith(ZIP), "it is empty, or begins with something else")
-        wrong = zipfile.ZipFile(io.BytesIO(content)).testzip()
-        require(wrong is None, f"the checksum of {wrong} does not fit")
+    """Return the tensors of a file; raise one of ``DAMAGE`` if it is not what was written."""
+    require(file.startswith(MAGIC), "it is empty, or begins with something else")
+    start = len(MAGIC) + hashlib.sha256().digest_size
+    digest, content = file[len(MAGIC) : start], file[start:]
+    require(hashlib.sha256(content).digest() == digest, "its hash does not fit")
     vectors: dict[str, list[Tensor]] = torch.load(io.BytesIO(content), weights_only=True)
     return vectors
 
 
-def choose(client: int, versions: Collection[Version], version: Version | None) -> Version | None:
-    """Return the version to load, or None if there is nothing to load."""
-    if version is None:
-        return max(versions, key=lambda v: v[1], default=None)
+def holds(client: int, versions: Collection[Version], version: Version) -> bool:
+    """Return whether there is something to load; raise an error if it was lost."""
     if version[1] == NEVER:
-        return None
+        return False
     if version not in versions:
         have = ", ".join(str(r) for run, r in sorted(versions) if run == version[0]) or "none"
         raise LostState(
-            f"the server accepted client {client}'s reply of round {version[1]} last, and of that"
-            f" run the client has the vectors of rounds: {have}. They were lost or are old; they"
-            " must be kept where they survive a restart"
+            f"the server last accepted client {client}'s reply of round {version[1]}, but the"
+            f" client has only vectors of these rounds of the run: {have}. Its store lost the newer"
+            " ones: give it a directory that survives a restart"
         )
-    return version
+    return True

@@ -1,11 +1,11 @@
 """From a batch of bytes to the input of a network: normalise, shift at random, flip at random.
 
-Every operation works on the whole batch at once and draws from the generator it is given.
+Every operation works on the whole batch at once and draws from the generator it gets.
 As in the paper's simulator, images are padded after they are normalised. A shifted image
 therefore has a border of the mean colour, not a black one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ class Augment:
         mean: the mean of each channel, for pixels in 0 to 1.
         std: the standard deviation of each channel.
         crop: the largest random shift in each direction, in pixels; 0 for no shift.
-        crop_share: how many images are shifted: 1 for all, 0.5 for a half chosen at random, as in
+        crop_share: the share of images to shift: 1 for all, 0.5 for a random half, as in
             the paper's simulator.
         flip: whether half of the images are mirrored left to right.
     """
@@ -51,7 +51,7 @@ class Augment:
     std: tuple[float, ...]
     crop: int = 4
     flip: bool = False
-    crop_share: float = field(default=1.0, metadata={"later": "0.3.0"})
+    crop_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -68,8 +68,11 @@ class Augment:
                 "at most 1, or crop=0 for no crop."
             )
 
-    def __call__(self, inputs: Tensor, generator: Generator) -> Tensor:
-        """Normalise and augment a uint8 batch [B, C, H, W] into float32."""
+    def __call__(self, inputs: Tensor, generator: Generator | None = None) -> Tensor:
+        """Normalise and augment a uint8 batch [B, C, H, W] into float32.
+
+        Without a generator, randomness comes from torch's global one.
+        """
         batch = self.plain(inputs)
         if self.crop:
             batch = random_crop(
@@ -99,7 +102,7 @@ def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 
 def random_crop(
-    batch: Tensor, *, padding: int = 4, generator: Generator, share: float = 1.0
+    batch: Tensor, *, padding: int = 4, generator: Generator | None, share: float = 1.0
 ) -> Tensor:
     """Pad [B, C, H, W] with zeros on all sides and cut H x W out of each image at random.
 
@@ -116,7 +119,7 @@ def random_crop(
     return cuts[torch.arange(count, device=batch.device), :, corners[0], corners[1]]
 
 
-def random_flip(batch: Tensor, generator: Generator) -> Tensor:
+def random_flip(batch: Tensor, generator: Generator | None) -> Tensor:
     """Mirror each image of [B, C, H, W] left to right with probability one half."""
     mirrored = torch.rand(len(batch), generator=generator).to(batch.device) < 0.5
     return torch.where(mirrored.view(-1, 1, 1, 1), batch.flip(-1), batch)

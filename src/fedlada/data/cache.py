@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 import torch
 from filelock import FileLock
 
-from .images import Images
+from .examples import Images
 
 __all__ = ["cache_file", "cached"]
 
@@ -36,11 +36,11 @@ def cached(name: str, sources: Sequence[Path], decode: Callable[[], Images]) -> 
     place = cache_file(name, sources) if sources else None
     if place is None:
         return decode()
-    found = _read(place)
-    if found is None:
+    images = _read(place)
+    if images is None:
         with FileLock(f"{place}.lock"):
-            found = _read(place) or _write(place, decode())
-    return found
+            images = _read(place) or _write(place, decode())
+    return images
 
 
 def cache_file(name: str, sources: Sequence[Path]) -> Path | None:
@@ -63,7 +63,7 @@ def cache_file(name: str, sources: Sequence[Path]) -> Path | None:
 
 
 def _writable(directory: Path) -> bool:
-    """Tell whether to write to a directory; a mode without write bits holds for root too."""
+    """Return whether to write to a directory; root also respects a mode without write bits."""
     return os.access(directory, os.W_OK) and bool(directory.stat().st_mode & WRITE_BITS)
 
 
@@ -86,6 +86,6 @@ def _write(place: Path, images: Images) -> Images:
             os.fsync(part.fileno())
             os.chmod(part.name, 0o644)  # users who can read the data can read the cache
             Path(part.name).replace(place)
-        except OSError:  # such as a full disk: go on without a cache
+        except OSError:  # such as a full disk: continue without a cache
             Path(part.name).unlink(missing_ok=True)
     return images

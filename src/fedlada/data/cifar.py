@@ -19,7 +19,7 @@ import torch
 from ..errors import missing_extra
 from .augment import Statistics
 from .cache import cached
-from .images import Images
+from .examples import Images
 from .source import Source, Split
 
 __all__ = ["CIFAR10", "CIFAR100"]
@@ -38,12 +38,14 @@ def cifar100(split: Split, *, directory: str | None = None) -> Images:
 
 
 CIFAR10 = Source(
+    name="cifar10",
     load=cifar10,
     statistics=Statistics(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
     model="lenet",
     crop=4,
 )
 CIFAR100 = Source(
+    name="cifar100",
     load=cifar100,
     statistics=Statistics(mean=(0.5071, 0.4866, 0.4409), std=(0.2673, 0.2564, 0.2762)),
     model="lenet",

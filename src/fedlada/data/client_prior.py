@@ -105,7 +105,7 @@ class ClientPriorPartitioner(Partitioner):  # type: ignore[misc]  # flwr_dataset
             if not len(exceeded):
                 return drawn
             takers = [np.flatnonzero(drawn == label) for label in exceeded]
-            late = [own[stock[label] :] for own, label in zip(takers, exceeded, strict=True)]
+            late = [turns[stock[label] :] for turns, label in zip(takers, exceeded, strict=True)]
             first = min(range(len(exceeded)), key=lambda j: late[j][0])
             left[exceeded[first]] = False
             weights = np.where(left, priors[turns[late[first]]], 0.0)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..client.labelled import ClientData
 from ..errors import require
+from ..training.examples import ClientData
 from .examples import Examples
 from .partitioning import Partition
 
@@ -40,6 +40,16 @@ class Clients:
         """Return the number of clients."""
         return len(self.partition)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the clients, if each client is an owner."""
+        return self.partition.names
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of examples of each client."""
+        return [len(rows) for rows in self.partition.indices]
+
     def __getitem__(self, client: int) -> ClientData:
         """Return a copy of the samples of one client."""
         if not 0 <= client < len(self):
@@ -51,4 +61,5 @@ class Clients:
         return ClientData(
             inputs=inputs if self.transform is None else self.transform(inputs),
             labels=self.examples.labels[rows],
+            columns=self.examples.columns,
         )

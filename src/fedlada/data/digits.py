@@ -6,7 +6,7 @@ import torch
 
 from ..errors import missing_extra
 from .augment import Statistics
-from .images import Images
+from .examples import Images
 from .source import Source, Split
 
 __all__ = ["DIGITS", "load"]
@@ -39,4 +39,6 @@ def load(split: Split) -> Images:
     )
 
 
-DIGITS = Source(load=load, statistics=STATISTICS, too_small_for=("lenet", "resnet18"))
+DIGITS = Source(
+    name="digits", load=load, statistics=STATISTICS, too_small_for=("lenet", "resnet18")
+)

@@ -10,10 +10,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..client.labelled import as_tensor
 from ..errors import require
+from ..training.examples import as_tensor
+from .augment import Statistics
 
-__all__ = ["Examples"]
+__all__ = ["Examples", "check_owners", "is_missing"]
 
 E = TypeVar("E", bound="Examples")
 
@@ -31,6 +32,7 @@ class Examples:
         owners: the owner of each example, as N whole numbers or N words.
         prepare: turns a batch of inputs into the model's input, in training and in evaluation;
             by default inputs are unchanged.
+        columns: the names of the columns of the inputs, for messages.
     """
 
     inputs: Tensor = field(repr=False)
@@ -38,9 +40,10 @@ class Examples:
     classes: tuple[str, ...] = ()
     owners: Sequence[int | str] | Tensor | None = field(default=None, repr=False)
     prepare: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    columns: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        """Check shapes and types here, so that other code need not."""
+        """Check shapes and types."""
         for name in ("inputs", "labels"):
             object.__setattr__(self, name, as_tensor(getattr(self, name), name))
         require(
@@ -86,11 +89,31 @@ class Examples:
         return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners)
 
 
-def _owners(given: Sequence[int | str] | Tensor, count: int) -> tuple[int | str, ...]:
-    owners = tuple(given.tolist() if hasattr(given, "tolist") else given)
+def is_missing(cell: object) -> bool:
+    """Tell whether a cell of a table has no value: None, NaN, NaT, pandas' NA or an empty word."""
+    try:
+        return cell is None or bool(cell == "") or bool(cell != cell)
+    except (TypeError, ValueError, RuntimeError):  # NA is neither true nor false; an array is both
+        return not hasattr(cell, "shape")
+
+
+def _owners(values: Sequence[int | str] | Tensor, count: int) -> tuple[int | str, ...]:
+    owners = tuple(values.tolist() if hasattr(values, "tolist") else values)
     require(
         len(owners) == count,
         f"There are {count} examples and {len(owners)} owners; give every example one owner.",
+    )
+    check_owners(owners)
+    return owners
+
+
+def check_owners(owners: Sequence[object]) -> None:
+    """Check that every row has an owner, and that all are numbers or all are words."""
+    unknown = [row for row, owner in enumerate(owners) if is_missing(owner)]
+    require(
+        not unknown,
+        f"row {unknown[0] if unknown else 0} has no owner, and neither have"
+        f" {len(unknown) - 1} other rows; leave such rows out, or name their owner",
     )
     kinds = {type(owner) for owner in owners}
     require(
@@ -98,4 +121,47 @@ def _owners(given: Sequence[int | str] | Tensor, count: int) -> tuple[int | str,
         f"owners are of type {' and '.join(sorted(kind.__name__ for kind in kinds))}; give whole"
         " numbers or words, and only one of the two.",
     )
-    return owners
+
+
+@dataclass(frozen=True, eq=False)
+class Images(Examples):
+    """Images as bytes, with their labels.
+
+    Args:
+        inputs: uint8, [N, C, H, W].
+        labels: int64, [N], each an index into ``classes``.
+        classes: the names of the classes.
+        owners: the owner of each image, as N whole numbers or N words.
+        prepare: must be None, because experiments normalise and augment images with ``Augment``.
+        statistics: the mean and standard deviation of each channel; experiments require them.
+    """
+
+    statistics: Statistics | None = None
+
+    def __post_init__(self) -> None:
+        """Check shapes and types."""
+        require(
+            self.inputs.dim() == 4 and self.inputs.dtype == torch.uint8,
+            f"inputs are {self.inputs.dtype} of shape {tuple(self.inputs.shape)}; "
+            "Images holds torch.uint8 of shape [N, C, H, W]. "
+            "Convert them, and leave scaling to Augment.",
+        )
+        require(
+            self.labels.dim() == 1 and self.labels.dtype == torch.int64,
+            f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}; "
+            "Images holds torch.int64 of shape [N]. Convert them with labels.long().flatten(), "
+            "or use Examples for other labels.",
+        )
+        super().__post_init__()
+        require(
+            not len(self.labels)
+            or bool(0 <= self.labels.min() <= self.labels.max() < len(self.classes)),
+            f"labels run from {self.labels.min() if len(self.labels) else 0} to"
+            f" {self.labels.max() if len(self.labels) else 0}, but there are "
+            f"{len(self.classes)} classes; number the labels from 0 to {len(self.classes) - 1}.",
+        )
+        require(
+            self.prepare is None,
+            "Images take statistics and no prepare: use Examples for inputs that are prepared"
+            " in another way.",
+        )

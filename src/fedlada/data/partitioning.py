@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..client.labelled import as_tensor
-from ..client.mistakes import whole_labels
 from ..errors import FedladaError, missing_extra, require
+from ..training.diagnosis import whole_labels
+from ..training.examples import as_tensor
+from .examples import check_owners
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -116,8 +117,8 @@ def partition(
         seed: determines every random choice; global generators are not used.
         owners: the owner of each sample, for ``natural``.
     """
-    given = as_tensor(labels, "labels")
-    labels = given if isinstance(labels, Tensor) else whole_labels(given)
+    values = as_tensor(labels, "labels")
+    labels = values if isinstance(labels, Tensor) else whole_labels(values)
     if kind == "natural":
         return _natural(labels, owners, clients=clients)
     count = _check(labels, kind, clients=clients, concentration=concentration, seed=seed)
@@ -167,6 +168,7 @@ def _natural(
         f"There are {len(labels)} labels and {len(each)} owners; give at least one sample, and"
         " every sample one owner.",
     )
+    check_owners(each)
     rows: dict[int | str, list[int]] = {owner: [] for owner in sorted(set(each))}
     require(
         clients in (None, len(rows)),
@@ -176,7 +178,7 @@ def _natural(
         rows[owner].append(row)
     return Partition(
         kind="natural",
-        indices=tuple(torch.tensor(own) for own in rows.values()),
+        indices=tuple(torch.tensor(numbers) for numbers in rows.values()),
         labels=labels,
         names=tuple(map(str, rows)),
     )
@@ -195,8 +197,10 @@ def _partitioner(kind: str, *, clients: int, concentration: float, seed: int) ->
         return DirichletPartitioner(
             clients, "label", float(concentration), min_partition_size=1, seed=seed
         )
-    own = ClientPriorPartitioner if kind == "client-prior" else WrappedClientPriorPartitioner
-    return own(clients, "label", alpha=concentration, seed=seed)
+    partitioner = ClientPriorPartitioner
+    if kind != "client-prior":
+        partitioner = WrappedClientPriorPartitioner
+    return partitioner(clients, "label", alpha=concentration, seed=seed)
 
 
 def _check(
@@ -229,7 +233,7 @@ def _check(
 
 
 def _name_classes(labels: Tensor) -> bool:
-    """Tell whether each label is the number of a class."""
+    """Return whether each label is the number of a class."""
     plain = labels.dim() == 1 and labels.dtype == torch.int64
     return plain and len(labels) > 0 and int(labels.min()) >= 0
 

@@ -73,10 +73,10 @@ def load(
     for name in sorted(largest):
         text = as_bytes(said[name])
         kept = round((1 - HELD_OUT) * len(text))
-        found = windows(text[:kept] if split == "train" else text[kept:], context)
-        inputs.append(found[0])
-        labels.append(found[1])
-        owners += [name] * len(found[0])
+        rows, following = windows(text[:kept] if split == "train" else text[kept:], context)
+        inputs.append(rows)
+        labels.append(following)
+        owners += [name] * len(rows)
     require(
         bool(owners),
         f"no role has {context + 1} bytes in the {split} split; give a smaller context than"
@@ -87,11 +87,13 @@ def load(
     )
 
 
-SHAKESPEARE = Source(load=load, model="decoder", partition="natural", task="text")
+SHAKESPEARE = Source(
+    name="shakespeare", load=load, model="decoder", partition="natural", task="text"
+)
 
 
 def windows(text: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return windows [N, context] of a text side by side, and the byte after each of their bytes.
+    """Return consecutive windows [N, context] of a text, and the byte after each of their bytes.
 
     What is left at the end and does not fill a window is dropped.
     """
@@ -139,23 +141,23 @@ def _roles(archive: Path, spelling: Spelling) -> dict[str, str]:
             elif speech is not None:
                 speech.append(line)
     said = {
-        name: "".join(f"{line}\n" for speech in own for line in speech)
-        for name, own in speeches.items()
-        if sum(map(bool, own)) >= SPEECHES
+        name: "".join(f"{line}\n" for speech in spoken for line in speech)
+        for name, spoken in speeches.items()
+        if sum(map(bool, spoken)) >= SPEECHES
     }
     return {name: text for name, text in said.items() if len(text) >= CHARACTERS}
 
 
 def _texts(archive: Path, folder: str, ending: str) -> dict[str, str]:
     place = re.compile(rf"[^/]+/{folder}/texts/([^/]+){re.escape(ending)}")
-    found = {}
+    texts = {}
     try:
         with tarfile.open(archive) as files:
             for member in files:
                 title, content = place.fullmatch(member.name), files.extractfile(member)
                 if title and content:
-                    found[title[1]] = content.read().decode("latin-1").replace("\r", "")
+                    texts[title[1]] = content.read().decode("latin-1").replace("\r", "")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise FedladaError(f"{archive} cannot be read ({error}); get the archive again") from error
-    require(bool(found), f"{archive} has no file {folder}/texts/*{ending}; get the archive again")
-    return dict(sorted(found.items()))
+    require(bool(texts), f"{archive} has no file {folder}/texts/*{ending}; get the archive again")
+    return dict(sorted(texts.items()))

@@ -20,6 +20,7 @@ class Source:
     """A data set: how to load it, and the defaults of experiments that use it.
 
     Args:
+        name: the name of the data set in an experiment's file; empty if it has none.
         load: called as ``load(split, **options)``, where ``split`` is ``train`` or ``test``; the
             options are its keyword-only parameters, each with an annotation and a default.
         statistics: the mean and standard deviation of each channel, if the data are images.
@@ -30,6 +31,7 @@ class Source:
         too_small_for: the models that need larger images.
     """
 
+    name: str = ""
     load: Callable[..., Examples]
     statistics: Statistics | None = None
     model: str = "mlp"

@@ -1,13 +1,14 @@
-"""The base of engines that stand around another one and change what its clients do."""
+"""Engines that stand around another one and change what its clients do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ..errors import FedladaError
 from ..protocol.engine import Engine
-from ..protocol.messages import Task
+from ..protocol.messages import Failure, Reply, Task
 
-__all__ = ["Around"]
+__all__ = ["Around", "Complete", "IncompleteRound"]
 
 
 class Around:
@@ -29,3 +30,24 @@ class Around:
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Pass the call on to the engine."""
         self._engine.commit(task, clients)
+
+
+class IncompleteRound(FedladaError):
+    """A client failed where every client must reply."""
+
+
+class Complete(Around):
+    """Ends the run when a client fails: the result would differ from that of a run in process.
+
+    When the run is started again, it continues after the last finished round.
+    """
+
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Yield the replies of the engine; raise an error if a client fails."""
+        for reply in self._engine.exchange(task, cohort):
+            if isinstance(reply, Failure):
+                why = f"{reply.reason}: {reply.cause}" if reply.cause else f"{reply.reason}."
+                raise IncompleteRound(
+                    f"client {reply.client} failed in round {task.round + 1}: {why}"
+                )
+            yield reply

@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from torch import nn
 
-from ..algorithms import Algorithm
-from ..client.loop import named_errors
+from ..algorithms import Algorithm, Vector
+from ..client.errors import named_errors
+from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_session
 from ..client.round import D, Train, train_client
 from ..client.store import MemoryStore, Store
-from ..errors import require
-from ..protocol.federated import BufferPolicy, clients_keep, federated_buffers
-from ..protocol.messages import Reply, Task, reply_parcel
+from ..protocol.federated import (
+    BufferPolicy,
+    clients_keep,
+    federated_buffers,
+    personal_tensors,
+)
+from ..protocol.messages import Assessment, Reply, Task, reply_parcel
+from ..server.state import ServerState
+from ..training.examples import examples_in
+from .sites import ClientDatasets, check_clients, client_number, names_of
 
-__all__ = ["ClientDatasets", "InProcess", "check_clients"]
-
-D_co = TypeVar("D_co", covariant=True)
-
-
-class ClientDatasets(Protocol[D_co]):
-    """The data of every client by number; it may be created on demand."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, client: int, /) -> D_co: ...
-
-
-def check_clients(data: object) -> None:
-    """Check that the data are those of clients by number, and that there are some."""
-    kind = type(data).__name__
-    require(
-        not isinstance(data, Mapping),
-        f"data are a {kind}; clients have numbers, so give a list, such as list(data.values())",
-    )
-    require(
-        hasattr(data, "__len__") and hasattr(data, "__getitem__"),
-        f"data are a {kind}; give a list with the data of each client, such as"
-        " [(inputs_0, labels_0), (inputs_1, labels_1)]",
-    )
-    require(
-        len(data) > 0,  # type: ignore[arg-type]
-        f"data are a {kind} of 0 clients; give the data of one client or more, such as"
-        " fedlada.data.split(inputs, labels, clients=10)",
-    )
+__all__ = ["InProcess"]
 
 
 class InProcess(Generic[D]):
@@ -59,22 +41,28 @@ class InProcess(Generic[D]):
         *,
         store: Store | None = None,
         buffers: BufferPolicy = "refuse",
+        personal: Sequence[str] = (),
     ) -> None:
         check_clients(data)
-        self.clients, self.keeps = len(data), clients_keep(algorithm, buffers)
+        self.clients, self.keeps = len(data), clients_keep(algorithm, buffers, personal)
+        self.names = names_of(data)
+        """The names of the clients; empty if they have none."""
         self._algorithm, self._model, self._data, self._train = algorithm, model, data, train
         self._store = store if store is not None else MemoryStore()
         self._policy: BufferPolicy = buffers
-        self._buffers = federated_buffers(model, buffers)
+        self._personal = tuple(personal)
+        self._buffers = federated_buffers(model, buffers, personal)
         self._initial_buffers = self._buffers.clone()
+        self._own = Vector(t.detach() for t in personal_tensors(model, personal).values())
+        self.newcomer = self._own.clone()
+        """The personal tensors with which a client begins its first round."""
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply]:
         """Train each client of the cohort and yield its reply as the server receives it."""
         for client in cohort:
-            with named_errors(client, task.round):
+            with named_errors(client, task.round, self._name(client)):
                 data = self._data[client]
-            # All clients share the model, and none may begin with the statistics of another.
-            self._buffers.copy_(self._initial_buffers)
+            self._reset()
             reply = train_client(
                 self._algorithm,
                 self._model,
@@ -84,9 +72,64 @@ class InProcess(Generic[D]):
                 train=self._train,
                 store=self._store,
                 buffers=self._policy,
+                personal=self._personal,
+                name=self._name(client),
             )
             parcel = reply_parcel(reply, task)
             yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
+
+    def model_of(self, state: ServerState, client: int | str) -> nn.Module:
+        """Return a copy of the model as this client has it: the server's, with its own parts."""
+        number = client_number(client, self.clients, self.names)
+        task = Task(
+            round=state.round,
+            seed=0,
+            lr=0.0,
+            vectors=state.vectors,
+            run=state.run,
+            last_accepted=state.last_accepted,
+        )
+        with self._as_client(task, number):
+            return copy.deepcopy(self._model)
+
+    def evaluate(
+        self,
+        task: Task,
+        cohort: Sequence[int],
+        evaluate: EvaluateLocally[D],
+        data: ClientDatasets[D] | None = None,
+    ) -> Iterator[Assessment]:
+        """Evaluate each client's model, with its own parts, and yield the assessments.
+
+        ``data`` are by default those that the clients train on.
+        """
+        for client in cohort:
+            errors = named_errors(client, task.round, self._name(client))
+            with errors, self._as_client(task, client) as session:
+                examples = (self._data if data is None else data)[client]
+                session.metrics = evaluate(self._model, examples)
+                session.examples = examples_in(examples)
+            yield session.assessment
+
+    def _as_client(self, task: Task, client: int) -> AbstractContextManager[EvaluationSession]:
+        """Set the model to a client's: the server's, with the client's own parts."""
+        self._reset()
+        return evaluation_session(
+            self._model,
+            task,
+            client=client,
+            store=self._store,
+            buffers=self._policy,
+            personal=self._personal,
+        )
+
+    def _name(self, client: int) -> str:
+        return self.names[client] if self.names else ""
+
+    def _reset(self) -> None:
+        """Set what a client may keep to its first values: no client may begin with another's."""
+        self._buffers.copy_(self._initial_buffers)
+        self._own.copy_(self.newcomer)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Keep the vectors that these clients staged."""

@@ -2,106 +2,118 @@
 
 Workers are forked when the first round begins, so they have the model, the data and the training
 loop without any pickling, and they live as long as the run.  Tensors cross in shared memory,
-control words over pipes.  Which worker trains which client affects no bit of the result.
+control words over pipes.  Which worker trains which client affects no bit of the result.  The
+shared memory belongs to no file system, so a small ``/dev/shm``, as in containers, does not matter,
+and the system takes it back when the last process that has it ends, however it ends.
 """
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import sys
-import tempfile
+import threading
+import traceback
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from multiprocessing.sharedctypes import Synchronized
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
+from ..devices import CPU, device_of
 from ..errors import FedladaError, require
+from ..processes import end_with_parent
 from ..protocol.engine import Engine
 from ..protocol.messages import Task
+from ..server.collect.order import Order, Sealed
+from ..server.collect.tally import Tally
+from ..server.collect.waves import Wave, in_waves
 from ..server.plan import Plan
 from ..server.record import Clock
 from ..server.state import ServerState
-from ..server.tally import Tally
-from ..server.waves import Wave, in_waves
-from .shared import SharedTensors
-from .shares import Costs, Share, order_of, read_share, tensors_of
-from .worker import Done, Failed, Job, work
+from .shares import Costs, Share, collect_share, read_share
+from .timed import Timetable
 
-__all__ = ["WorkerDied", "Workers", "check_fork"]
+__all__ = ["Failed", "WorkerDied", "Workers", "check_fork"]
 
 START = 60.0
 """Seconds that a worker has until it says that it is ready."""
 
-AGAIN = "a run with checkpoints goes on from the last one when the same is run again"
+AGAIN = "a run with checkpoints continues from the last one when the same is run again"
+
+ALIGNED = 64
+"""The address of each tensor in shared memory is a multiple of this."""
 
 
 class WorkerDied(FedladaError):
     """A worker process ended before its work did."""
 
 
-def check_fork() -> None:
-    """Raise an error where a forked process could not train."""
+def check_fork(model: nn.Module) -> None:
+    """Raise an error where a forked process could not train the model."""
     require(
         sys.platform == "linux",
         f"workers are forked, which is not safe on {sys.platform}; leave workers out, or start the"
         " same script with torchrun --nproc-per-node=N",
     )
+    device = device_of(model)
     require(
-        not torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
-        "CUDA is in use in this process, and a forked worker could not use it; leave workers out"
-        " and start one process for each GPU: torchrun --nproc-per-node=N",
+        device == CPU and not torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
+        f"{'CUDA' if device == CPU else device} is in use in this process, and a forked worker"
+        " could not use it; leave workers out, or start one process for each device: torchrun"
+        " --nproc-per-node=N",
     )
 
 
 class Workers:
     """Collects every cohort with ``count`` processes; the results have the bits of one."""
 
-    def __init__(self, count: int) -> None:
-        check_fork()
-        self._count, self._costs = count, Costs()
-        self._sent = SharedTensors()
-        self._members: list[_Member] = []
-        self._directories: list[str] = []
-        all_of_it = (os.getpid(), self._members, self._sent, self._directories)
-        self._end = weakref.finalize(self, _end, *all_of_it)
-
-    def collect(
+    def __init__(
         self,
+        count: int,
         plan: Plan,
         engine: Engine,
-        task: Task,
-        cohort: Sequence[int],
-        state: ServerState,
+        scratch: str | None = None,
         *,
-        clock: Clock | None = None,
-    ) -> Tally:
+        timetable: Timetable | None = None,
+    ) -> None:
+        """Start no process yet; the directory ``scratch`` is deleted when the workers end."""
+        self._count, self._plan, self._engine = count, plan, engine
+        self._timetable = timetable
+        self._costs = Costs()
+        self._sent = SharedTensors()
+        self._members: list[_Member] = []
+        self._end = weakref.finalize(self, _end, os.getpid(), self._members, self._sent, scratch)
+
+    def collect(self, task: Task, cohort: Sequence[int], state: ServerState, clock: Clock) -> Tally:
         """Send the task to the cohort and return its tally, as one collector would."""
         if not self._members:
-            self._start(plan, engine)
-        order, clock = order_of(plan, task, cohort, state), clock or Clock()
-        job = Job(order, self._sent.write(tensors_of(plan, task, state)))
+            self._start()
+        plan, order = self._plan, Order.of(self._plan, task, cohort, state)
+        places = self._sent.write(order.sealed()[1])
 
         def shares(wave: Wave) -> Iterator[Tally]:
-            return clock.waiting(self._shares(job, plan, task, wave))
+            return clock.waiting(self._shares(order, places, wave))
 
-        return in_waves(plan, task, cohort, state, shares)
-
-    def directory(self) -> str:
-        """Make a directory that lasts as long as the workers, for what clients keep."""
-        self._directories.append(tempfile.mkdtemp(prefix="fedlada-"))
-        return self._directories[-1]
+        timed = None
+        if self._timetable is not None:
+            timed = self._timetable.arrivals(task.round, cohort, state.time or 0.0)
+        return in_waves(plan, task, cohort, state, shares, timed)
 
     def close(self) -> None:
         """End the workers."""
         self._end()
 
-    def _start(self, plan: Plan, engine: Engine) -> None:
+    def _start(self) -> None:
         require(self._end.alive, "this run was closed, and its workers ended; start another")
         context = multiprocessing.get_context("fork")
         self._taken = context.Value("q", 0)
@@ -109,7 +121,7 @@ class Workers:
             (here, there), block = context.Pipe(), SharedTensors()
             process = context.Process(
                 target=work,
-                args=(plan, engine, there, self._sent, block, self._taken),
+                args=(self._plan, self._engine, there, self._sent, block, self._taken),
                 name=f"worker {number} of {self._count}",
             )
             process.start()
@@ -124,10 +136,10 @@ class Workers:
             )
             member.receive("before the first round")
 
-    def _shares(self, job: Job, plan: Plan, task: Task, wave: Wave) -> Iterator[Tally]:
+    def _shares(self, order: Order, places: Sequence[Place], wave: Wave) -> Iterator[Tally]:
         """Yield the tallies of the workers' shares of a wave, in the order in which they come."""
-        clients, when = self._costs.order(wave.clients), f"in round {task.round + 1}"
-        job = replace(job, order=replace(job.order, clients=clients, limits=wave.limits))
+        task, clients = order.task, self._costs.order(wave.clients)
+        job, when = Job(order.share(clients, wave.limits).sealed()[0], places), _when(task)
         self._taken.value = 0
         busy = self._members[: len(clients)]
         for member in busy:
@@ -139,7 +151,7 @@ class Workers:
                     busy.remove(member)
                     done = member.receive(when)
                     self._costs.learn(done.seconds)
-                    yield read_share(member.share(done, wave), plan, task, wave)
+                    yield read_share(member.share(done, wave), self._plan, task, wave)
                 elif member.process.sentinel in ready:
                     raise member.died(when)
 
@@ -176,7 +188,7 @@ class _Member:
         raise message.raised()
 
     def share(self, done: Done, wave: Wave) -> Share:
-        """Return a share in the shared memory, or copies if that is written to while they live.
+        """Return views of the shared memory, or copies if a later wave will overwrite it.
 
         Sums are added up at once; single replies may stay in the tally until the round ends.
         """
@@ -202,11 +214,163 @@ class _Member:
         self._block.close()
 
 
-def _end(owner: int, members: list[_Member], sent: SharedTensors, directories: list[str]) -> None:
+def _when(task: Task) -> str:
+    return f"in round {task.round + 1}"
+
+
+def _end(owner: int, members: list[_Member], sent: SharedTensors, scratch: str | None) -> None:
     if os.getpid() != owner:  # a worker has a copy of this object
         return
     for member in members:
         member.end()
     sent.close()
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order, and where its tensors lie."""
+
+    order: Sealed
+    places: Sequence[Place]
+
+
+@dataclass(frozen=True)
+class Done:
+    """The tally of a share as plain values, where its tensors lie, and what each client cost."""
+
+    header: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+class RemoteError(Exception):
+    """The traceback of an error in another process; it is the cause of the error raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error of the worker, and its traceback as text."""
+
+    error: Exception
+    text: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """Return the error as it can cross to another process."""
+        text = "".join(traceback.format_exception(error))
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # errors of other packages may have a constructor that pickle cannot call
+            return cls(FedladaError(f"{type(error).__name__}: {error}"), text)
+        return cls(error, text)
+
+    @property
+    def no_memory(self) -> bool:
+        """Whether there was no memory left."""
+        return "MemoryError" in self.text or "can't allocate memory" in self.text
+
+    def raised(self) -> Exception:
+        """Return the error to raise, with the other process's traceback as its cause."""
+        self.error.__cause__ = RemoteError(self.text)
+        return self.error
+
+
+def work(
+    plan: Plan,
+    engine: Engine,
+    connection: Connection,
+    sent: SharedTensors,
+    block: SharedTensors,
+    taken: Synchronized[int],
+) -> None:
+    """Carry out orders until the parent closes the connection; torch uses one thread."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+
+    def take() -> int:
+        with taken.get_lock():
+            taken.value += 1
+            return taken.value - 1
+
+    connection.send(Done())
+    while True:
+        job: Job = connection.recv()
+        try:
+            order = job.order.opened(sent.read(job.places), plan.codec)
+            share = collect_share(order, plan, engine, take)
+            places = iter(block.write(t for ts in share.tensors.values() for t in ts))
+            named = {name: [next(places) for _ in ts] for name, ts in share.tensors.items()}
+            done: Done | Failed = Done(share.header, named, share.seconds)
+            del share, order
+        except Exception as error:
+            done = Failed.of(error)
+        connection.send(done)
+        del job
+
+
+class Place(NamedTuple):
+    """Where a tensor lies, and how it is to be seen."""
+
+    start: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def end(self) -> int:
+        """The first byte after the tensor."""
+        return self.start + torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class SharedTensors:
+    """A block of memory with tensors in it; make it before forking.
+
+    Only one process may write at a time, and only while no other reads.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("fedlada")
+        self._map: mmap.mmap | None = None
+
+    def write(self, tensors: Iterable[Tensor]) -> list[Place]:
+        """Copy tensors into the block, over all that it had, and return their places."""
+        tensors = list(tensors)
+        places, end = list[Place](), 0
+        for t in tensors:
+            start = -(-end // ALIGNED) * ALIGNED
+            stride = torch.empty_like(t, device="meta").stride()  # dense, even if t is not
+            places.append(Place(start, tuple(t.shape), stride, t.dtype))
+            end = places[-1].end
+        if end > os.fstat(self._file).st_size:
+            os.ftruncate(self._file, end)
+        with torch.no_grad():
+            for t, view in zip(tensors, self.read(places), strict=True):
+                view.copy_(t)
+        return places
+
+    def read(self, places: Sequence[Place]) -> list[Tensor]:
+        """Return the tensors at these places, which share the block's memory."""
+        end = max((place.end for place in places), default=0)
+        if end and (self._map is None or len(self._map) < end):
+            self._map = mmap.mmap(self._file, 0)
+        return [self._view(place) for place in places]
+
+    def close(self) -> None:
+        """Give the memory back once no tensor refers to it."""
+        self._map = None
+        os.close(self._file)
+
+    def _view(self, place: Place) -> Tensor:
+        start, shape, stride, dtype = place
+        count = torch.Size(shape).numel()
+        if not count or self._map is None:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=start)
+        return flat.as_strided(shape, stride)

@@ -1,279 +1,304 @@
-"""The commands of ``fedlada`` that work on experiments."""
+"""The commands of ``fedlada`` that work on experiments; each adds its options to a parser."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import fnmatch
+import shlex
 import sys
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
-from .. import export as write_model
-from ..errors import ExperimentError, FedladaError
-from ..server.lock import DirectoryLock
-from .attack_command import EXAMPLE as ATTACK_EXAMPLE, attack
-from .config.cells import cells
+from ..errors import ExperimentError
+from ..server.saving.export import export as write_model
+from ..server.saving.lock import DirectoryLock
+from .config.cells import cells, first, matching
 from .config.reading import read
-from .cost_command import EXAMPLE as COST_EXAMPLE, cost
+from .packed import directory_of, pack as pack_runs
 from .run.directory import RunDirectory, runs_in
-from .run.progress import Display
-from .run.rounds import run as rounds_of
-from .run.sweep import at_a_time, finish
-from .tournament_command import EXAMPLE as TOURNAMENT_EXAMPLE, tournament
+from .run.execute import run as rounds_of
+from .run.progress import Display, finish_shown
+from .run.sweep import CORES
 
-__all__ = ["app", "run"]
+__all__ = [
+    *("best", "compare", "export", "pack", "partition", "report", "resume", "run", "sweep"),
+    "tournament",
+]
 
-app = typer.Typer(
-    help="Federated optimizers for PyTorch: run, sweep and compare experiments. --version prints"
-    " the versions.",
-    epilog="Example: fedlada sweep experiments/digits.toml; fedlada compare runs/digits",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+Parser = argparse.ArgumentParser
 console = Console()
-app.command(epilog=ATTACK_EXAMPLE)(attack)
-app.command(epilog=COST_EXAMPLE)(cost)
-app.command(epilog=TOURNAMENT_EXAMPLE)(tournament)
-
-File = Annotated[Path, typer.Argument(help="the experiment's TOML file", show_default=False)]
-Changes = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="such as settings.lr=0.1", show_default=False),
-]
-Directories = Annotated[
-    list[Path], typer.Argument(metavar="DIR...", help="of runs or sweeps", show_default=False)
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="where results go; else runs/ and FILE's name"),
-]
-Targets = Annotated[
-    list[float] | None, typer.Option(help="scores to reach; else those of the runs")
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(min=1, help="only up to this round, for runs of unequal length"),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="runs at a time; else as many as cores, over engine.workers"),
-]
 
 
-def run(words: Sequence[str]) -> None:
-    """Run a command given as words; an error that the user can fix is printed as a sentence."""
-    try:
-        app(args=list(words), prog_name="fedlada")
-    except (FedladaError, ImportError) as error:
-        sys.exit(f"fedlada: {error}")
-    except OSError as error:
-        sys.exit(
-            f"fedlada: {error.filename or 'a file'} cannot be read or written ({error.strerror});"
-            " give another path, or mend that one."
-        )
-
-
-@app.command("run", epilog="Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1")
-def run_(file: File, changes: Changes = None, out: Out = None) -> None:
-    """Run one experiment, or resume it if it was stopped; KEY=VALUE overrides a key of FILE."""
-    config = read(file, changes or ())
-    directory = out or Path("runs") / config.name
+def run(parser: Parser, words: Sequence[str]) -> None:
+    """Run one experiment, or resume it if it was stopped."""
+    parser.epilog = "Example: fedlada run lenet.toml algorithm=fedcm settings.lr=0.1"
+    _takes_file(parser)
+    _takes_out(parser)
+    options = parser.parse_intermixed_args(words)
+    config = read(options.file, options.changes)
+    directory = options.out or Path("runs") / config.name
     RunDirectory(directory).prepare(config)
     _one(directory)
 
 
-@app.command(epilog="Example: fedlada sweep experiments/desk/tune.toml --jobs 2")
-def sweep(
-    file: File,
-    changes: Changes = None,
-    out: Out = None,
-    jobs: Jobs = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="runs whose name matches, as 'fedlada-*'"),
-    ] = None,
-) -> None:
+def sweep(parser: Parser, words: Sequence[str]) -> None:
     """Run all combinations of a file's sweep; resume stopped runs and skip finished ones."""
-    patterns = only or ["*"]
-    every = cells(file, changes or ())
-    found = {
-        name: config
-        for name, config in every.items()
-        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-    }
-    if not found:
-        some = ", ".join(list(every)[:3]) + (", ..." if len(every) > 3 else "")
-        raise ExperimentError(
-            f"No run of {file} matches {' or '.join(map(repr, patterns))}; there are {some}."
-        )
-    base = out or Path("runs") / next(iter(found.values())).name
-    for name, config in found.items():
-        RunDirectory(base / name).prepare(config)
-    _many([base / name for name in found], jobs=jobs, base=base)
+    parser.epilog = "Example: fedlada sweep experiments/desk/tune.toml --jobs 2"
+    _takes_file(parser)
+    _takes_out(parser)
+    _takes_jobs(parser)
+    _takes_only(parser, "runs")
+    options = parser.parse_intermixed_args(words)
+    every = cells(options.file, options.changes)
+    names = matching(every, options.only or ["*"], options.file)
+    base = options.out or Path("runs") / every[names[0]].name
+    for name in names:
+        RunDirectory(base / name).prepare(every[name])
+    _many([base / name for name in names], jobs=options.jobs, base=base)
 
 
-@app.command(epilog="Example: fedlada resume runs/desk-tune --jobs 2")
-def resume(
-    directory: Annotated[Path, typer.Argument(help="of a run or a sweep", show_default=False)],
-    jobs: Jobs = None,
-) -> None:
+def resume(parser: Parser, words: Sequence[str]) -> None:
     """Resume the unfinished runs in a directory."""
-    found = runs_in(directory)
-    if found == [directory]:
-        _one(directory)
+    parser.epilog = "Example: fedlada resume runs/desk-tune --jobs 2"
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run or a sweep")
+    _takes_jobs(parser)
+    options = parser.parse_args(words)
+    found = runs_in(options.directory)
+    if found == [options.directory]:
+        _one(options.directory)
     else:
-        _many(found, jobs=jobs, base=directory)
+        _many(found, jobs=options.jobs, base=options.directory)
 
 
-@app.command(epilog="Example: fedlada partition experiments/digits.toml data.concentration=0.1")
-def partition(
-    file: File,
-    changes: Changes = None,
-    clients: Annotated[int, typer.Option(help="how many to list")] = 20,
-    draw: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="draw all of them into this file")
-    ] = None,
-) -> None:
+def tournament(parser: Parser, words: Sequence[str]) -> None:
+    """Compare optimizers fairly: equal tries, halved on validation data, then seeds on test data.
+
+    Every optimizer tries the same number of settings on every problem of FILE. Settings that are
+    behind at a rung get no more rounds; the best of each optimizer then runs with several seeds.
+    When the hours are over, the report covers all completed stages.
+    """
+    parser.epilog = (
+        "Example: fedlada tournament experiments/tournament/digits.toml --hours 8; the same"
+        " command resumes it"
+    )
+    _takes_file(parser)
+    parser.add_argument("--hours", type=float, help="stop after this time (when all is done)")
+    parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
+    _takes_only(parser, "problems")
+    _takes_out(parser)
+    _takes_jobs(parser)
+    options = parser.parse_intermixed_args(words)
+    from .report.figures import styled
+    from .tournament import play as work
+    from .tournament.file import read_tournament
+
+    hours, jobs = options.hours, options.jobs
+    until = float("inf") if hours is None else time.monotonic() + 3600 * hours
+    contests = read_tournament(options.file, options.changes, only=options.only or ("*",))
+    base = options.out or Path("runs") / contests.name
+    for sentence in work.plan(contests, base, jobs=jobs or CORES):
+        _say(sentence)
+    if options.plan or hours == 0:
+        return
+    again = ["fedlada", "tournament", str(options.file), *options.changes, "--out", str(base)]
+    command = shlex.join(again)
+    with styled():  # raises an error at once if matplotlib is missing
+        pass
+    with DirectoryLock(base, name="tournament.lock").held(), _resumable(command):
+        if not work.play(contests, base, jobs=jobs, until=until, console=console):
+            _say(f"the {hours:g} hours are over; to resume: {command}")
+        for sentence in work.report(contests, base, file=options.file, command=command):
+            _say(sentence)
+
+
+def partition(parser: Parser, words: Sequence[str]) -> None:
     """Show the partition: how many examples of each label every client holds."""
-    from .results.holdings import first, holdings
+    parser.epilog = "Example: fedlada partition experiments/digits.toml data.concentration=0.1"
+    _takes_file(parser)
+    parser.add_argument(
+        "--clients", type=int, default=20, metavar="N", help="how many to list (%(default)s)"
+    )
+    parser.add_argument("--draw", type=Path, metavar="FILE.svg", help="draw all clients there")
+    options = parser.parse_intermixed_args(words)
+    from .report.partition import holdings, partition_svg
 
-    config = first(file, changes or ())
-    console.print(holdings(config, clients=clients))
-    if draw is not None:
-        from .report.partition import drawn
-
-        draw.write_text(drawn(config))
-        console.print(f"written to {draw}", highlight=False, soft_wrap=True)
+    config = first(options.file, options.changes)
+    console.print(holdings(config, clients=options.clients))
+    if options.draw is not None:
+        options.draw.write_text(partition_svg(config))
+        _say(f"written to {options.draw}")
 
 
-@app.command(epilog="Example: fedlada compare runs/desk-main --target 0.5 --target 0.6")
-def compare(
-    directories: Directories,
-    target: Targets = None,
-    rounds: Rounds = None,
-) -> None:
+def compare(parser: Parser, words: Sequence[str]) -> None:
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
-    from .results.comparison import comparison
+    parser.epilog = "Example: fedlada compare runs/desk-main --target 0.5 --target 0.6"
+    _takes_runs(parser)
+    options = parser.parse_intermixed_args(words)
+    from .report.compare import comparison
 
-    console.print(comparison(directories, targets=target, rounds=rounds))
+    console.print(comparison(options.directories, targets=options.target, rounds=options.rounds))
 
 
-@app.command(epilog="Example: fedlada report runs/digits --reference fedlada")
-def report(
-    directories: Directories,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where it goes; else DIR/report")
-    ] = None,
-    target: Targets = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="whom to compare all others with; else fedavg"),
-    ] = None,
-    rounds: Rounds = None,
-) -> None:
+def report(parser: Parser, words: Sequence[str]) -> None:
     """Write a report with curves, tables and paired comparisons, as HTML and as Markdown."""
+    parser.epilog = "Example: fedlada report runs/digits --reference fedlada"
+    _takes_runs(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where it goes (DIR/report)")
+    parser.add_argument(
+        "--reference", metavar="NAME", help="compare all others with this algorithm (fedavg)"
+    )
+    options = parser.parse_intermixed_args(words)
     from .report.report import HTML, MARKDOWN, report as write
 
-    where = write(directories, out=out, targets=target, reference=reference, rounds=rounds)
+    where = write(
+        options.directories,
+        out=options.out,
+        targets=options.target,
+        reference=options.reference,
+        rounds=options.rounds,
+    )
     for name in (HTML, MARKDOWN):
-        console.print(f"written to {where / name}", highlight=False, soft_wrap=True)
+        _say(f"written to {where / name}")
 
 
-@app.command(epilog="Example: fedlada export runs/digits/fedlada-lr0.01-seed0 model.safetensors")
-def export(
-    directory: Annotated[Path, typer.Argument(help="of a run", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="to write", show_default=False)],
-) -> None:
+def export(parser: Parser, words: Sequence[str]) -> None:
     """Write a run's newest model as a safetensors file, for any torch program."""
+    parser.epilog = "Example: fedlada export runs/digits/fedlada-lr0.01-seed0 model.safetensors"
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the safetensors file to write")
+    options = parser.parse_args(words)
+    directory = options.directory
     if runs_in(directory) != [directory]:
         raise ExperimentError(f"{directory} holds several runs; give one of them.")
     saved = RunDirectory(directory).checkpoints()
     if not saved.rounds():
         raise ExperimentError(f"{directory} has no checkpoint; fedlada resume {directory} runs it.")
-    write_model(saved, file)
-    console.print(f"written to {file}", highlight=False, soft_wrap=True)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        write_model(saved, options.file)
+    _say("; ".join([f"written to {options.file}", *(str(note.message) for note in notes)]))
 
 
-@app.command(epilog="Example: fedlada best runs/desk-tune")
-def best(directory: Annotated[Path, typer.Argument(help="of a sweep")]) -> None:
+def best(parser: Parser, words: Sequence[str]) -> None:
     """Choose each algorithm's best settings by validation score and write DIR/best.toml."""
-    from .results.tuning import choose
+    parser.epilog = "Example: fedlada best runs/desk-tune"
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of a sweep, or packed runs")
+    directory = parser.parse_args(words).directory
+    from .results.tuning import BEST, choose
 
     console.print(choose(directory))
-    console.print(f"written to {directory / 'best.toml'}", highlight=False, soft_wrap=True)
+    _say(f"written to {directory_of(directory) / BEST}")
 
 
-@app.command()
-def algorithms() -> None:
-    """List the algorithms, their parts and the bytes they send."""
-    # Registered only for --help: fedlada.cli runs this command, because it needs only torch.
+def pack(parser: Parser, words: Sequence[str]) -> None:
+    """Pack the runs that have ended into one text file; compare, report and best read it."""
+    parser.epilog = "Example: fedlada pack runs/digits digits.jsonl"
+    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run or a sweep")
+    parser.add_argument("file", type=Path, metavar="FILE", help="to write, or to add to")
+    options = parser.parse_args(words)
+    packed = pack_runs(options.directory, options.file)
+    _say(f"{len(packed)} runs packed into {options.file}")
 
 
-@app.command()
-def doctor() -> None:
-    """Check certificates, keys, connection, clock, versions, disk and model of a deployment."""
-    # Registered only for --help, too: a node has no more than it needs.
+def _takes_file(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the TOML file of the experiment")
+    parser.add_argument(
+        "changes",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="a key of FILE and its new value, such as settings.lr=0.1",
+    )
+
+
+def _takes_runs(parser: Parser) -> None:
+    parser.add_argument(
+        "directories", nargs="+", type=Path, metavar="DIR", help="of a run or a sweep"
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        type=float,
+        metavar="SCORE",
+        help="a score to reach; may be repeated (evaluate.targets of the runs)",
+    )
+    parser.add_argument(
+        "--rounds", type=_count, metavar="N", help="ignore later rounds than this, if runs differ"
+    )
+
+
+def _takes_only(parser: Parser, what: str) -> None:
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="PATTERN",
+        help=f"{what} whose name matches, such as 'fedlada-*'; may be repeated (all)",
+    )
+
+
+def _takes_out(parser: Parser) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results go (runs/ and the name in FILE)"
+    )
+
+
+def _takes_jobs(parser: Parser) -> None:
+    parser.add_argument(
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help="runs at a time (the number of cores, divided by engine.workers)",
+    )
+
+
+def _count(text: str) -> int:
+    """Read a whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _one(directory: Path) -> None:
     if RunDirectory(directory).finished():
-        console.print(f"{directory} is finished", highlight=False, soft_wrap=True)
+        _say(f"{directory} is finished")
         return
-    with _resumable(directory), Display(console, [directory]) as display:
+    with _resumable(f"fedlada resume {directory}"), Display(console, [directory]) as display:
         for record in rounds_of(directory):
             display.show(directory, dataclasses.asdict(record))
     _next(directory)
 
 
-def _many(found: Sequence[Path], *, jobs: int | None, base: Path) -> None:
-    left = [directory for directory in found if not RunDirectory(directory).finished()]
-    console.print(
-        f"{len(found)} runs in {base}, {len(left)} to do", highlight=False, soft_wrap=True
-    )
-    if not left:
-        _next(base)
-        return
-    number, crowded = at_a_time(left, jobs)
-    if crowded:
-        console.print(crowded, highlight=False, soft_wrap=True)
-    alone = DirectoryLock(base, name="sweep.lock").held()
-    with alone, _resumable(base), Display(console, found) as display:
-        standing = finish(left, jobs=number, watch=display.watch)
-    if standing.failed:
-        for directory in standing.failed:
-            log = RunDirectory(directory).log_file
-            *_, last = log.read_text().splitlines() or ["no output"]
-            console.print(
-                f"{directory.name}: {last}", highlight=False, markup=False, soft_wrap=True
+def _many(runs: Sequence[Path], *, jobs: int | None, base: Path) -> None:
+    left = [run for run in runs if not RunDirectory(run).finished()]
+    if left:
+        again = f"fedlada resume {base}"
+        with DirectoryLock(base, name="sweep.lock").held(), _resumable(again):
+            finish_shown(
+                runs, left, str(base), jobs=jobs, console=console, again=f"To try again: {again}"
             )
-        raise ExperimentError(
-            f"{len(standing.failed)} of {len(found)} runs failed, see their log.txt;"
-            f" the others are finished. fedlada resume {base} tries again."
-        )
     _next(base)
 
 
 def _next(directory: Path) -> None:
     """Say what to do with results."""
-    console.print(
+    _say(
         f"done; fedlada compare {directory} prints a table, fedlada report {directory} writes a"
-        " page with curves",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
+        " page with curves"
     )
 
 
 @contextmanager
-def _resumable(directory: Path) -> Iterator[None]:
+def _resumable(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"stopped; go on with: fedlada resume {directory}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        console.print(f"stopped; to resume: {command}", soft_wrap=True, highlight=False)
+        sys.exit(130)

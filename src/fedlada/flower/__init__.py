@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import missing_extra
 
-try:
-    import flwr  # noqa: F401
-except ModuleNotFoundError as error:
-    raise missing_extra(error, "fedlada.flower", "fedlada[flower]") from error
-
 if TYPE_CHECKING:
-    from .client_side import answer_query, client_app, evaluating, training
-    from .leaf import leaf_app
-    from .server_side import Finished, ServerConfig, run_server, server_app
+    from .client import answer_query, client_app, evaluating, training
+    from .server import Finished, ServerConfig, run_server, server_app
+    from .tree.leaf import leaf_app
     from .warm.app import warm_app
 
 __all__ = [
@@ -31,9 +26,9 @@ __all__ = [
 
 
 _HOMES = {
-    ".client_side": ("answer_query", "client_app", "evaluating", "training"),
-    ".leaf": ("leaf_app",),
-    ".server_side": ("Finished", "ServerConfig", "run_server", "server_app"),
+    ".client": ("answer_query", "client_app", "evaluating", "training"),
+    ".tree.leaf": ("leaf_app",),
+    ".server": ("Finished", "ServerConfig", "run_server", "server_app"),
     ".warm.app": ("warm_app",),
 }
 
@@ -42,7 +37,12 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is asked for: a warm ClientApp needs no torch."""
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(home, __name__), name)
+            try:
+                return getattr(import_module(home, __name__), name)
+            except ModuleNotFoundError as error:
+                if error.name != "flwr":
+                    raise
+                raise missing_extra(error, "fedlada.flower", "fedlada[flower]") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,12 +10,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from ..client.labelled import examples_in
-from ..client.round import D, Train
-from ..engines.in_process import ClientDatasets
+from ..client.round import D, Train, asked
+from ..engines.sites import ClientDatasets
 from ..protocol.engine import Engine
 from ..server.plan import Plan
-from .client_side import answer_query, training
+from ..training.examples import examples_in
+from .client import answer_query, training
 from .grid import GridEngine
 
 __all__ = ["Connect", "many_clients_app", "serving_app"]
@@ -44,22 +44,23 @@ def serving_app(serve: Callable[[Mapping[str, Any], Connect], None]) -> ServerAp
 
 
 def many_clients_app(
-    own: Callable[[Mapping[str, Any]], tuple[nn.Module, ClientDatasets[D], Train[D]]],
+    parts: Callable[[Mapping[str, Any]], tuple[nn.Module, ClientDatasets[D], Train[D]]],
 ) -> ClientApp:
     """Make a ClientApp whose nodes have several clients each.
 
-    ``own(run_config)`` returns a model for this process, the data of all clients and the training
-    loop.
+    ``parts(run_config)`` returns a model for this process, the data of all clients and the
+    training loop.
     """
     app = ClientApp()
     app.query()(answer_query)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        model, clients, steps = own(context.run_config)
+        model, clients, steps = parts(context.run_config)
         with training(message, context, model) as local:
             data = clients[local.client]
-            local.metrics = steps(model, data, local.optimizer())
+            more = asked(steps, client=local.client, round=local.round)
+            local.metrics = steps(model, data, local.optimizer(), **more)
             local.examples = examples_in(data)
         return local.reply
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context
 
 from ..algorithms import Vectors
-from ..client.store import DiskStore, Store, Version, choose, needless
+from ..client.store import DiskStore, Store, Version, holds, needless
 from ..protocol.codecs import Codecs
 from ..protocol.manifest import Manifest
 from ..protocol.wire import send
-from .records import pack, unpack
+from .wire.records import pack, unpack
 
 __all__ = ["STATE_DIRECTORY", "ContextStore", "client_store"]
 
@@ -22,8 +22,8 @@ KEPT = "fedlada.kept."
 def client_store(manifest: Manifest, context: Context) -> Store:
     """Return the store for the vectors of this node's clients.
 
-    The node's config names a directory on disk; in a simulation, where nodes have no config of
-    their own, the run's config does.
+    The node's config names a directory on disk.  In a simulation nodes have no config, and the
+    run's config names it.
     """
     directory = context.node_config.get(STATE_DIRECTORY) or context.run_config.get(STATE_DIRECTORY)
     return DiskStore(str(directory)) if directory else ContextStore(context, manifest)
@@ -35,11 +35,10 @@ class ContextStore:
     def __init__(self, context: Context, manifest: Manifest) -> None:
         self._state, self._manifest = context.state, manifest
 
-    def load(self, client: int, version: Version | None = None) -> Vectors:
-        chosen = choose(client, self._versions(client), version)
-        if chosen is None:
+    def load(self, client: int, version: Version) -> Vectors:
+        if not holds(client, self._versions(client), version):
             return Vectors()
-        kept = self._state[_key(client, chosen)]
+        kept = self._state[_key(client, version)]
         assert isinstance(kept, ArrayRecord)
         vectors, _ = unpack(kept, self._manifest, Codecs(), "down")
         return vectors
@@ -52,10 +51,9 @@ class ContextStore:
             del self._state[_key(client, old)]
 
     def _versions(self, client: int) -> list[Version]:
-        own = f"{KEPT}{client}."
-        names = [
-            key.removeprefix(own).rpartition("-") for key in self._state if key.startswith(own)
-        ]
+        prefix = f"{KEPT}{client}."
+        keys = [key for key in self._state if key.startswith(prefix)]
+        names = [key.removeprefix(prefix).rpartition("-") for key in keys]
         return [(run, int(round)) for run, _, round in names]
 
 

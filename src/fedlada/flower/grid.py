@@ -1,8 +1,8 @@
 """The Flower engine: it exchanges messages with a cohort over a ``Grid``.
 
 Flower's own loops keep every reply in memory until the last one has arrived, sleep three seconds
-between polls and wait without a limit.  Here a few threads pull replies one at a time, and each is
-passed on when it arrives and not kept.  The deadline uses this process's own clock, so a reply
+between polls and wait without a limit.  Here a few threads pull replies one at a time.  Each reply
+is passed on when it arrives and is not kept.  The deadline uses this process's clock, so a reply
 that is stuck half-way cannot delay it.
 """
 
@@ -25,9 +25,10 @@ from ..protocol.manifest import Manifest
 from ..protocol.messages import Assessment, Failure, Rejection, Reply, Task
 from ..protocol.wire import send
 from ..server.plan import Plan
+from .attendance import Attendance, failed
 from .nodes import Nodes
 from .pull import POLL, Missing, Pull, Unreadable, answers
-from .records import (
+from .wire.records import (
     Assignment,
     arrived,
     pack,
@@ -62,6 +63,7 @@ class GridEngine:
         algorithm: str,
         keeps: bool = False,
         buffers: BufferPolicy = "refuse",
+        personal: Sequence[str] = (),
         deadline: float | None = None,
         wait: float = 60.0,
         nodes: int = 1,
@@ -72,9 +74,8 @@ class GridEngine:
 
         ``algorithm`` is the algorithm's spec as JSON, for the clients; ``keeps`` says whether
         they keep vectors between rounds.  ``partitions`` is the number of nodes of the whole
-        federation; without it the majority of the nodes says how many they are.  Each node is
-        one client, unless there are more ``clients``: then node i of n has clients i, i + n,
-        i + 2n and so on.
+        federation; without it the majority of the nodes decides.  Each node is one client, unless
+        there are more ``clients``: then node i of n has clients i, i + n, i + 2n and so on.
         """
         require(
             deadline is None or deadline > 0,
@@ -82,8 +83,11 @@ class GridEngine:
         )
         self.grid, self.manifest, self._algorithm = grid, manifest, algorithm
         self._buffers: BufferPolicy = buffers
+        self._personal = tuple(personal)
         self.deadline = deadline
         self._nodes, self._clients, self.keeps = Nodes(partitions), clients, keeps
+        self.attendance = Attendance(self._nodes.name, "reply")
+        self._evaluating = Attendance(self._nodes.name, "evaluation")
         self._find(nodes, wait)
 
     @classmethod
@@ -102,10 +106,11 @@ class GridEngine:
         """Make the engine for a plan and a model."""
         return cls(
             grid,
-            Manifest.of(model, plan.buffers),
+            Manifest.of(model, plan.buffers, plan.personal),
             algorithm=json.dumps(plan.algorithm.spec()),
-            keeps=clients_keep(plan.algorithm, plan.buffers),
+            keeps=clients_keep(plan.algorithm, plan.buffers, plan.personal),
             buffers=plan.buffers,
+            personal=plan.personal,
             deadline=deadline,
             wait=wait,
             nodes=nodes,
@@ -115,23 +120,26 @@ class GridEngine:
 
     @property
     def clients(self) -> int:
-        """Number of clients: as given, or one per node."""
+        """Number of clients; one per node by default."""
         return self._nodes.count if self._clients is None else self._clients
 
     @property
     def disagreeing(self) -> Mapping[int, int]:
-        """The nodes that say another number of nodes, by partition id, and what they say."""
+        """The nodes that report another number of nodes, by partition id, and that number."""
         return self._nodes.disagreeing
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and yield replies as they arrive."""
         codecs = task.codecs
-        return self._exchange(
+        for answer in self._exchange(
             task,
             cohort,
             MessageType.TRAIN,
             lambda content: read_reply(content, self.manifest, codecs),
-        )
+        ):
+            self.attendance.note(task.round, answer.client, answer)
+            yield answer
+            del answer
 
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
         """Push the model to the cohort and yield evaluations as they arrive.
@@ -142,6 +150,7 @@ class GridEngine:
         try:
             for answer in self._exchange(task, cohort, MessageType.EVALUATE, read_evaluation):
                 left.discard(answer.client)
+                self._evaluating.note(task.round, answer.client, answer)
                 yield answer
         except Exception as error:
             log.warning("the evaluation ended early: %r", error)
@@ -173,18 +182,23 @@ class GridEngine:
         return None if self.deadline is None else time.monotonic() + self.deadline
 
     def look_for(self, cohort: Sequence[int]) -> None:
-        """Ask new nodes who they are, if some of the cohort's are not connected."""
+        """Ask new nodes for their partition ids if a node of the cohort is not connected."""
         if any(self.node(client) is None for client in cohort):
             self._ask_new_nodes(wait=5.0)
-        elif self.disagreeing:  # nodes that came since may know better
+        elif self.disagreeing:  # nodes that connected since may decide otherwise
             self._ask_new_nodes(wait=1.0)
 
     def assignment(self, task: Task) -> Assignment:
-        """Return the task with what its receivers need besides."""
-        return Assignment(task=task, algorithm=self._algorithm, buffers=self._buffers)
+        """Return the task with the settings that its receivers need."""
+        return Assignment(
+            task=task,
+            algorithm=self._algorithm,
+            buffers=self._buffers,
+            personal=self._personal,
+        )
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
-        """Do nothing: each client is told with its next task."""
+        """Do nothing: each client learns it with its next task."""
 
     def _read(
         self, message: Message | Unreadable | Missing, client: int, read: Callable[[RecordDict], R]
@@ -194,7 +208,7 @@ class GridEngine:
         if isinstance(message, Unreadable):
             return Rejection(client=client, reason="cannot be read")
         if message.has_error():
-            return Failure(client=client, reason=f"Flower error {message.error.code}")
+            return failed(client, message.error)
         try:
             reply = read(message.content)
         except MalformedReply as error:
@@ -214,12 +228,12 @@ class GridEngine:
                 time.sleep(POLL)
         require(
             len(self._nodes) >= nodes,
-            f"{len(self._nodes)} nodes answered within {wait} s and {nodes} are needed; start"
-            " more SuperNodes, wait longer or ask for fewer",
+            f"{len(self._nodes)} nodes answered within {wait} s, but {nodes} are needed; start more"
+            " SuperNodes, wait longer, or require fewer nodes",
         )
 
     def _ask_new_nodes(self, wait: float) -> None:
-        """Ask new nodes which client they are, and count how many all say there are."""
+        """Ask new nodes for their partition ids, and count the partitions that they report."""
         connected = dict.fromkeys(self.grid.get_node_ids())
         new = self._nodes.strangers(connected)
         if new:
@@ -233,17 +247,21 @@ class GridEngine:
         nodes = dict(zip(ids, new, strict=True))
         with Pull(self.grid, list(nodes), time.monotonic() + wait) as replies:
             for message_id, message in replies:
-                if isinstance(message, Unreadable) or message.has_error():
+                if isinstance(message, Unreadable):
+                    continue
+                if message.has_error():
+                    error = failed(0, message.error)
+                    self._nodes.doubt(nodes[message_id], error.cause or error.reason)
                     continue
                 try:
-                    partition, partitions = read_identity(message.content)
+                    partition, partitions, site = read_identity(message.content)
                 except MalformedReply as error:
                     self._nodes.doubt(nodes[message_id], str(error))
                     continue
-                self._nodes.place(nodes[message_id], partition, partitions, connected)
+                self._nodes.place(nodes[message_id], partition, partitions, connected, site)
 
     def node(self, client: int) -> int | None:
-        """Return the node of a client; a cohort may be older than the number of clients."""
+        """Return the node of a client; the number of clients may have changed since the draw."""
         return self._nodes.node(client) if client < self.clients else None
 
     def partition(self, client: int) -> int:

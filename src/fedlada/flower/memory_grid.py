@@ -12,7 +12,7 @@ from flwr.app.user_config import UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from .internals import Run, set_task
+from .private_api import Run, set_task
 
 __all__ = ["MemoryGrid"]
 
@@ -28,7 +28,7 @@ class MemoryGrid(Grid):
         node_config: Mapping[str, UserConfigValue] | None = None,
         run_config: Mapping[str, UserConfigValue] | None = None,
     ) -> None:
-        set_task(run=1, node=1, task=1)  # a Message can only be made for a task
+        set_task(run=1, node=1, task=1)  # Flower creates a Message only for a task
         self.app = app
         self.contexts = {
             1000 + i: Context(
@@ -101,4 +101,4 @@ class MemoryGrid(Grid):
             try:
                 return self.app(message, self.contexts[message.metadata.dst_node_id])
             except Exception as error:  # as Flower does for a ClientApp that raises
-                return Message(Error(code=2, reason=str(error)), reply_to=message)
+                return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)

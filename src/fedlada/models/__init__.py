@@ -2,14 +2,16 @@
 
 Each file holds a function ``make(data, **options)`` that makes the network for a training set.
 Its keyword-only parameters are the options of ``[model]`` in an experiment's file, with their
-types and defaults.  One line in :data:`MODELS` gives the network its name in that file.
+types and defaults, and its ``NAME`` is ``model.name`` there.  A new network needs its file and its
+module in the line below.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 
 from torch import nn
 
-from . import decoder, lenet, mlp, resnet, vit
+from . import decoder as decoder, lenet as lenet, mlp as mlp, resnet as resnet, vit as vit
 from .decoder import Decoder
 from .lenet import ACTIVATIONS, SMU, LeNet
 from .resnet import STEMS, ResNet18
@@ -29,9 +31,8 @@ __all__ = [
 ]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "lenet": lenet.make,
-    "resnet18": resnet.make,
-    "mlp": mlp.make,
-    "decoder": decoder.make,
-    "vit": vit.make,
+    module.NAME: module.make
+    for module in [*globals().values()]
+    if isinstance(module, ModuleType) and hasattr(module, "make")
 }
+"""The function of each network by its name."""

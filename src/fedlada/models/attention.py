@@ -1,4 +1,4 @@
-"""The block of which transformers are made (Vaswani et al., 2017), normalised before each half.
+"""The block of transformers (Vaswani et al., 2017), with normalisation before each half.
 
     x = x + Out(Attention(Norm(x)))
     x = x + Down(GELU(Up(Norm(x))))
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 def blocks(layers: int, width: int, heads: int, *, causal: bool) -> nn.Sequential:
-    """Return so many blocks, one after the other."""
+    """Return this number of blocks, one after another."""
     for name, value in (("layers", layers), ("width", width), ("heads", heads)):
         require(value > 0, f"model.{name} is {value}; it must be positive")
     require(

@@ -11,6 +11,8 @@ from .shapes import Shaped
 
 __all__ = ["Decoder", "make"]
 
+NAME = "decoder"
+
 
 def make(data: Shaped, *, width: int = 48, layers: int = 2, heads: int = 3) -> Decoder:
     """Make a decoder for windows of a text."""

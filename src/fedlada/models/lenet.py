@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from .shapes import Shaped, image_shape
 
+NAME = "lenet"
+
 ACTIVATIONS = ("relu", "gelu", "smu")
 
 

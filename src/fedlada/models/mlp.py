@@ -11,6 +11,8 @@ from .shapes import Shaped
 
 __all__ = ["make"]
 
+NAME = "mlp"
+
 
 def make(data: Shaped, *, hidden: int = 32) -> nn.Module:
     """Make a perceptron with ``hidden`` hidden units for a training set."""

@@ -18,6 +18,8 @@ from torch.nn.functional import linear
 from ..errors import require
 from .shapes import Shaped, image_shape
 
+NAME = "resnet18"
+
 STEMS = ("imagenet", "cifar")
 
 
@@ -26,7 +28,9 @@ def make(
 ) -> ResNet18:
     """Make a ResNet-18 for the images of a training set, which must have three channels."""
     channels, _ = image_shape(data, "resnet18")
-    require(channels == 3, f"resnet18 takes images of 3 channels, not {channels}; choose another.")
+    require(
+        channels == 3, f"resnet18 takes images of 3 channels, not {channels}; choose another model."
+    )
     return ResNet18(data.outputs, stem=stem, groups=groups)
 
 

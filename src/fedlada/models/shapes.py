@@ -1,4 +1,4 @@
-"""What a network must know about its training data."""
+"""The shapes of training data that a network needs to know."""
 
 from __future__ import annotations
 

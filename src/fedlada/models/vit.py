@@ -15,6 +15,8 @@ from .shapes import Shaped, image_shape
 
 __all__ = ["ViT", "make"]
 
+NAME = "vit"
+
 
 def make(data: Shaped, *, patch: int = 4, width: int = 48, layers: int = 2, heads: int = 3) -> ViT:
     """Make a vision transformer for the images of a training set."""

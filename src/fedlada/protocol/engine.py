@@ -33,6 +33,6 @@ class Engine(Protocol):
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Note that the replies of these clients were accepted and saved.
 
-        Clients keep the vectors they staged; each is told so again with its next task.
+        These clients keep the vectors they staged.  The next task of each repeats this.
         """
         ...

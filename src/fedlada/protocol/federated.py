@@ -1,8 +1,13 @@
-"""Which tensors of a model are federated: its trainable parameters and, if asked, its buffers."""
+"""Finds the tensors of a model that are federated, and those that stay on each client.
+
+Federated are the trainable parameters, and buffers if wanted.  Tensors whose names match a pattern
+of ``personal`` are not: each client keeps its own from round to round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 import torch
@@ -11,10 +16,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from ..algorithms import Algorithm, Vector
-from ..errors import require
+from ..errors import nearest, require
 
 __all__ = [
     "BUFFERS",
+    "PERSONAL",
     "BufferPolicy",
     "clients_keep",
     "constant_buffers",
@@ -22,27 +28,86 @@ __all__ = [
     "federated_names",
     "federated_parameters",
     "kind_of",
+    "personal_tensors",
     "variances",
 ]
 
 BUFFERS = "buffers"
 """The name of the vector of averaged or kept buffers; algorithms declare the other names."""
 
+PERSONAL = "personal"
+"""The name of the vector of personal tensors: parameters first, then buffers."""
+
 BufferPolicy = Literal["refuse", "average", "local"]
 
 
-def federated_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters by their ``state_dict`` names; a tied weight appears once.
+def federated_parameters(model: nn.Module, personal: Sequence[str] = ()) -> dict[str, nn.Parameter]:
+    """Return the shared parameters by their ``state_dict`` names; a tied weight appears once.
 
-    Frozen parameters are never sent: a model with adapters sends only its adapters.
+    They are the trainable parameters that are not ``personal``.  Frozen parameters are never sent:
+    a model with adapters sends only its adapters.
     """
-    _check_model(model)
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = _trainable(model)
+    if not personal:
+        return parameters
+    own = personal_tensors(model, personal)
+    return {name: p for name, p in parameters.items() if name not in own}
+
+
+def personal_tensors(model: nn.Module, personal: Sequence[str]) -> dict[str, Tensor]:
+    """Return the tensors that match a pattern: trainable parameters, then floating-point buffers.
+
+    Raises an error if a pattern matches none of them, or if no parameter is left to share.
+    """
+    if not personal:
+        return {}
+    parameters = _trainable(model)
+    tensors: dict[str, Tensor] = {**parameters, **_float_buffers(model)}
+    for pattern in personal:
+        require(
+            any(fnmatchcase(name, pattern) for name in tensors),
+            f"personal has {pattern!r}, which matches no trainable parameter and no buffer of the"
+            f" model; {nearest(pattern, _patterns(tensors))}",
+        )
+    own = {name: t for name, t in tensors.items() if _matches(name, personal)}
     require(
-        bool(found),
+        not own.keys() >= parameters.keys(),
+        f"personal matches all {len(parameters)} trainable parameters, so none is left to share;"
+        " give patterns that match a part of the model, such as 'head.*'",
+    )
+    _check_ties(model, personal, {id(t) for t in own.values()})
+    return own
+
+
+def _matches(name: str, personal: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in personal)
+
+
+def _patterns(names: Iterable[str]) -> set[str]:
+    """Return a pattern for each module that has one of these tensors, or its name if none has."""
+    parents = ((name, name.rpartition(".")[0]) for name in names)
+    return {f"{parent}.*" if parent else name for name, parent in parents}
+
+
+def _check_ties(model: nn.Module, personal: Sequence[str], own: set[int]) -> None:
+    """Check that a tied weight, which has several names, is personal by each of them or by none."""
+    for name, p in model.named_parameters(remove_duplicate=False):
+        require(
+            not p.requires_grad or _matches(name, personal) == (id(p) in own),
+            f"{name!r} is the same tensor as another parameter, and personal matches only one of"
+            " their names; give patterns that match both or neither",
+        )
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters, checked."""
+    _check_model(model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    require(
+        bool(parameters),
         "the model has no trainable parameter; call requires_grad_(True) on those to train",
     )
-    for name, p in found.items():
+    for name, p in parameters.items():
         require(
             p.is_floating_point(),
             f"parameter {name!r} is {p.dtype}; only real floating-point parameters can be"
@@ -50,10 +115,10 @@ def federated_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
         )
         require(
             torch.empty_like(p).stride() == p.stride(),
-            f"parameter {name!r} shares memory between its own elements (an expanded view);"
-            " replace it by a parameter of its own",
+            f"parameter {name!r} shares memory between its elements (an expanded view); replace it"
+            " by a parameter with its own memory",
         )
-    return found
+    return parameters
 
 
 def _check_model(model: object) -> None:
@@ -72,7 +137,7 @@ def _check_model(model: object) -> None:
         require(
             not is_lazy(t),
             f"{name!r} of the model has no shape yet, since a layer is lazy; call the model once on"
-            " a batch before you give it away, or write the sizes of its layers",
+            " a batch first, or give the sizes of its layers",
         )
         require(
             not t.is_meta,
@@ -81,28 +146,33 @@ def _check_model(model: object) -> None:
         )
 
 
-def federated_buffers(model: nn.Module, policy: BufferPolicy) -> Vector:
+def federated_buffers(
+    model: nn.Module, policy: BufferPolicy, personal: Sequence[str] = ()
+) -> Vector:
     """Return the floating-point buffers that training may change, in ``state_dict`` order.
 
     With policy ``refuse``, a model with the statistics of a BatchNorm is an error, and every other
-    buffer is taken for a constant, such as a mask or a table of positions.  With ``average``,
+    buffer is treated as a constant, such as a mask or a table of positions.  With ``average``,
     buffers are sent down with x, sent back and averaged like parameters.  With ``local``, each
     client keeps its own from round to round, and the server's do not change.  Both leave out
-    buffers with numbers that are not finite, such as a mask of -inf: no mean can hold them, so they
-    are constants as well.  Integer buffers (BatchNorm's batch counter) are ignored.
+    buffers with numbers that are not finite, such as a mask of -inf: they cannot be averaged, so
+    they are treated as constants, too.  Integer buffers (BatchNorm's batch counter) are ignored.
+    No policy concerns buffers that are ``personal``.
     """
     require(
         policy in get_args(BufferPolicy),
         f"buffers is {policy!r}; it must be one of {', '.join(get_args(BufferPolicy))}",
     )
     buffers, statistics = _float_buffers(model), _statistics(model)
-    found = [name for name in buffers if name in statistics]
+    if personal:
+        buffers = {name: b for name, b in buffers.items() if not _matches(name, personal)}
+    changing = [name for name in buffers if name in statistics]
     require(
-        policy != "refuse" or not found,
-        f"the model has buffers that training may change ({', '.join(found[:3])}"
-        f"{', ...' if len(found) > 3 else ''}): averaging BatchNorm statistics over unlike clients"
-        " often hurts, so say what you want: buffers='average', buffers='local', or replace"
-        " BatchNorm by GroupNorm",
+        policy != "refuse" or not changing,
+        f"the model has buffers that training may change ({', '.join(changing[:3])}"
+        f"{', ...' if len(changing) > 3 else ''}). Averaging BatchNorm statistics over"
+        " heterogeneous clients often hurts, so choose buffers='average' or buffers='local', or"
+        " replace BatchNorm by GroupNorm",
     )
     if policy == "refuse":
         return Vector([])
@@ -111,13 +181,16 @@ def federated_buffers(model: nn.Module, policy: BufferPolicy) -> Vector:
     )
 
 
-def constant_buffers(model: nn.Module, policy: BufferPolicy) -> dict[str, Tensor]:
-    """Return the floating-point buffers that no side sends or keeps: training may not change them.
+def constant_buffers(
+    model: nn.Module, policy: BufferPolicy, personal: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Return the floating-point buffers that are neither sent nor kept, so must not change.
 
-    A client's round checks this, so a buffer that is taken for a constant and is none is an error.
+    A client's round checks this and raises an error if training changed one of them.
     """
-    federated = {id(b) for b in federated_buffers(model, policy)}
-    return {name: b for name, b in _float_buffers(model).items() if id(b) not in federated}
+    changing = {id(b) for b in federated_buffers(model, policy, personal)}
+    changing |= {id(t) for t in personal_tensors(model, personal).values()}
+    return {name: b for name, b in _float_buffers(model).items() if id(b) not in changing}
 
 
 def _float_buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -126,7 +199,7 @@ def _float_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _statistics(model: nn.Module) -> set[str]:
-    """Return the names of the buffers of BatchNorm and its kin."""
+    """Return the names of the buffers of BatchNorm and similar layers."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -135,11 +208,17 @@ def _statistics(model: nn.Module) -> set[str]:
     }
 
 
-def federated_names(model: nn.Module, policy: BufferPolicy) -> dict[str, list[str]]:
-    """Return the ``state_dict`` names of the federated ``parameters`` and ``buffers``, in order."""
+def federated_names(
+    model: nn.Module, policy: BufferPolicy, personal: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """Return the ``state_dict`` names of the federated ``parameters`` and ``buffers``, in order.
+
+    If some are personal, their names follow as ``personal``.
+    """
     by_identity = {id(b): name for name, b in model.named_buffers()}
-    buffers = [by_identity[id(b)] for b in federated_buffers(model, policy)]
-    return {"parameters": list(federated_parameters(model)), "buffers": buffers}
+    buffers = [by_identity[id(b)] for b in federated_buffers(model, policy, personal)]
+    names = {"parameters": list(federated_parameters(model, personal)), "buffers": buffers}
+    return names | ({PERSONAL: list(personal_tensors(model, personal))} if personal else {})
 
 
 def variances(buffers: Sequence[str]) -> tuple[int, ...]:
@@ -147,11 +226,13 @@ def variances(buffers: Sequence[str]) -> tuple[int, ...]:
     return tuple(i for i, name in enumerate(buffers) if name.rpartition(".")[2] == "running_var")
 
 
-def clients_keep(algorithm: Algorithm, policy: BufferPolicy) -> bool:
+def clients_keep(algorithm: Algorithm, policy: BufferPolicy, personal: Sequence[str] = ()) -> bool:
     """Return whether clients keep vectors between rounds."""
-    return bool(algorithm.client_state) or policy == "local"
+    return bool(algorithm.client_state or personal) or policy == "local"
 
 
-def kind_of(vector: str) -> Literal["parameters", "buffers"]:
-    """Return whether a vector has the layout of the parameters or that of the buffers."""
-    return "buffers" if vector == BUFFERS else "parameters"
+def kind_of(vector: str) -> Literal["parameters", "buffers", "personal"]:
+    """Return whose layout a vector has: that of the parameters, the buffers or personal tensors."""
+    if vector == BUFFERS:
+        return "buffers"
+    return "personal" if vector == PERSONAL else "parameters"

@@ -1,13 +1,13 @@
 """The manifest: names, dtypes and shapes of a vector's tensors, in an order both sides share.
 
-Each side derives the manifest from its own model, and the two must be equal.  Only the manifest
-knows which vectors have the layout of the parameters and which have that of the buffers.
+Each side derives the manifest from its own model, and the two must be equal.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..algorithms.vectors import shape_in
 from ..errors import FedladaError, require
-from .federated import BufferPolicy, federated_names, kind_of
+from .federated import PERSONAL, BufferPolicy, federated_names, kind_of
 
 __all__ = ["DTYPES", "Entry", "Layout", "Manifest"]
 
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes when it is sent uncoded."""
+        """Number of bytes without a codec."""
         return self.numel * DTYPES[self.dtype].itemsize
 
 
@@ -54,21 +54,25 @@ class Manifest:
 
     parameters: Layout
     buffers: Layout
+    personal: Layout = field(default_factory=list)
+    """The tensors that this side keeps to itself: they are not sent, and sides may differ."""
 
     @classmethod
-    def of(cls, model: nn.Module, buffers: BufferPolicy) -> Manifest:
+    def of(cls, model: nn.Module, buffers: BufferPolicy, personal: Sequence[str] = ()) -> Manifest:
         """Derive the manifest of a model."""
         tensors = model.state_dict(keep_vars=True)
-        names = federated_names(model, buffers)
+        names = federated_names(model, buffers, personal)
         return cls(
             [_entry(name, tensors[name]) for name in names["parameters"]],
             [_entry(name, tensors[name]) for name in names["buffers"]],
+            [_entry(name, tensors[name]) for name in names.get(PERSONAL, ())],
         )
 
     def layout(self, vector: str) -> Layout:
         """Return the layout of a vector by its name."""
-        if kind_of(vector) == "buffers":
-            return self.buffers
+        kind = kind_of(vector)
+        if kind != "parameters":
+            return self.buffers if kind == "buffers" else self.personal
         return [entry._replace(shape=shape_in(vector, entry.shape)) for entry in self.parameters]
 
     def text(self) -> str:
@@ -98,25 +102,25 @@ class Manifest:
 def _entry(name: str, t: Tensor) -> Entry:
     require(
         str(t.dtype) in DTYPES,
-        f"{name} is {t.dtype}; what travels must be one of {', '.join(DTYPES)}",
+        f"{name} is {t.dtype}; federated tensors must be one of {', '.join(DTYPES)}",
     )
     return Entry(name, str(t.dtype), list(t.shape))
 
 
 def _layouts(text: str) -> list[Layout]:
     """Read the other side's manifest, which may be any text."""
-    sentence = "what the server sent is not the manifest of a model; both must run the same fedlada"
+    sentence = "the server sent no manifest of a model; both sides must run the same fedlada"
     try:
-        given = json.loads(text)
+        layouts = json.loads(text)
     except (ValueError, RecursionError) as wrong:
         raise FedladaError(sentence) from wrong
     require(
-        isinstance(given, list)
-        and len(given) == 2
-        and all(isinstance(layout, list) and all(map(_is_entry, layout)) for layout in given),
+        isinstance(layouts, list)
+        and len(layouts) == 2
+        and all(isinstance(layout, list) and all(map(_is_entry, layout)) for layout in layouts),
         sentence,
     )
-    return [[Entry(*entry) for entry in layout] for layout in given]
+    return [[Entry(*entry) for entry in layout] for layout in layouts]
 
 
 def _is_entry(entry: object) -> bool:

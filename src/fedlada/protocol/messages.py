@@ -6,23 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..algorithms import Vectors
+from ..errors import FedladaError, require
 from .codecs import Codecs
 from .seeds import seed_of
 from .wire import Parcel, send
 
 __all__ = [
     "LONGEST_NAME",
+    "MOST_METRICS",
     "Assessment",
     "Failure",
     "Rejection",
     "Reply",
     "Task",
+    "as_numbers",
     "reply_parcel",
     "well_named",
 ]
 
 LONGEST_NAME = 100
-"""Largest number of characters in the name of a metric."""
+"""Largest number of characters in the name of a metric or a vector."""
+MOST_METRICS = 100
+"""Largest number of metrics in a reply, and of clients' metrics in the record of a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +41,18 @@ class Task:
     vectors: Vectors
     """The ``down`` vectors, including x, as the clients see them after decoding."""
     parcel: Parcel | None = None
-    """The same vectors, encoded for sending; None where bytes are not counted."""
+    """The same vectors, encoded for sending; None if bytes are not counted."""
     codecs: Codecs = field(default_factory=Codecs)
     """How vectors are encoded in both directions."""
     nonce: str = ""
-    """A token that cannot be guessed; a reply without it answers another task."""
+    """A token that cannot be guessed; a reply must repeat it to count as an answer to this task."""
     run: str = ""
     """The name of the run, the same before and after it is resumed."""
     last_accepted: Mapping[int, int] = field(default_factory=dict)
     """The round of the last accepted reply of each client that keeps vectors, if any."""
     resumable_from: int = 0
-    """The earliest round from which this run may be resumed: clients must keep the vectors that
-    this needs."""
+    """The earliest round from which this run may be resumed: clients keep the vectors that this
+    needs."""
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +87,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """The message of one client that has evaluated the server's model on its own data."""
+    """A client's evaluation of the server's model on its own data."""
 
     client: int
     round: int
@@ -100,6 +105,8 @@ class Failure:
     reason: str
     reached: bool = True
     """Whether the task was sent to the client."""
+    cause: str = ""
+    """What the client itself says about it, for the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +118,7 @@ class Rejection(Failure):
 
 
 def well_named(name: object) -> bool:
-    """Return whether a metric may have this name: it is printed, so it must stay on its line."""
+    """Return whether a metric may have this name: short, and printable on one line."""
     return isinstance(name, str) and len(name) <= LONGEST_NAME and name.isprintable()
 
 
@@ -119,3 +126,27 @@ def reply_parcel(reply: Reply, task: Task) -> Parcel:
     """Return a client's vectors encoded for sending."""
     seed = seed_of(task.seed, "up", task.round, reply.client)
     return send(reply.vectors, task.codecs, "up", seed=seed)
+
+
+def as_numbers(metrics: object, source: str) -> dict[str, float]:
+    """Return metrics as floats; errors name their ``source``."""
+    if not isinstance(metrics, Mapping):
+        raise FedladaError(
+            f"{source} returned {metrics!r:.200}; it must return a dict of numbers by name, such"
+            ' as {"loss": 0.5}, or {} for none'
+        )
+    numbers = {}
+    for name, value in metrics.items():
+        require(
+            well_named(name),
+            f"{source} returned a metric with the name {name!r:.200}; a name must have at most"
+            f" {LONGEST_NAME} printable characters and no line break",
+        )
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise FedladaError(
+                f"{source} returned {value!r:.200} for the metric {name!r}; a metric must be one"
+                " number, such as float(loss)"
+            ) from error
+    return numbers

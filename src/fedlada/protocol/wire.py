@@ -1,8 +1,8 @@
-"""The wire: the only place where vectors are encoded and decoded and their bytes counted.
+"""The wire: the only place where vectors are encoded and decoded, and their bytes are counted.
 
-Vectors pass through here in process, too.  A vector with an exact codec is passed on without a
-copy and counted as the bytes it would take.  Any other vector is encoded and decoded, so that both
-sides see the same numbers under every engine.
+This holds in process, too.  A vector with an exact codec is passed on without a copy and counted
+with the bytes that it would take.  Any other vector is encoded and decoded, so that both sides see
+the same numbers under every engine.  Codecs work on the CPU, whatever device the vectors are on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cached_property
 from torch import Tensor
 
 from ..algorithms import Vector, Vectors
+from ..devices import CPU
 from .codecs import Codecs, MalformedReply, Way
 from .manifest import Entry, Layout
 from .seeds import seed_of
@@ -26,7 +27,7 @@ class Parcel:
     """Vectors encoded for sending."""
 
     given: Vectors
-    """The vectors as they are on this side."""
+    """The vectors as the sender has them."""
     codecs: Codecs
     way: Way
     coded: Mapping[str, Tensor]
@@ -34,7 +35,7 @@ class Parcel:
 
     @cached_property
     def vectors(self) -> Vectors:
-        """The vectors as the receiver sees them; decoded where that is asked for."""
+        """The vectors as the receiver sees them; they are decoded on first use."""
         return Vectors((name, self._seen(name, vector)) for name, vector in self.given.items())
 
     def _seen(self, name: str, vector: Vector) -> Vector:
@@ -55,13 +56,13 @@ class Parcel:
         """Return the bytes of one vector."""
         if name in self.coded:
             return self.coded[name]
-        return self.codecs.of(self.way, name).encode(self.given[name], seed=0)
+        return self.codecs.of(self.way, name).encode(self.given[name].on(CPU), seed=0)
 
 
 def send(vectors: Vectors, codecs: Codecs, way: Way, *, seed: int) -> Parcel:
     """Encode vectors whose codec is not exact."""
     coded = {
-        name: codecs.of(way, name).encode(vector, seed=seed_of(seed, name))
+        name: codecs.of(way, name).encode(vector.on(CPU), seed=seed_of(seed, name))
         for name, vector in vectors.items()
         if not codecs.of(way, name).exact
     }

@@ -1,14 +1,15 @@
-"""Evaluation by the clients: each applies the server's model to its own data and sends metrics.
+"""Evaluation by the clients: each evaluates the server's model on its own data and sends metrics.
 
-Nothing that a client says here touches the model, and no client has to answer: whoever fails is
-counted.  What the others say is combined as follows.
+These metrics never change the model, and no client has to answer: failures are counted.  The server
+combines the answers as follows.
 
-- A mean is weighted by the number of examples that a client says it has.  The guard limits these
-  weights as it does in training, by the counts of this evaluation: without a guard, or among a
-  handful of clients, one client can have most of the weight, and it can say any finite number.
-- Beside it stands the median over the clients, each counted once: fewer than half of them cannot
-  move it beyond what the others say.
-- A metric is on record only if more than half of the clients report it, so a minority adds no name.
+- A mean is weighted by the number of examples that a client claims.  The guard limits these weights
+  as it does in training, by the counts of this evaluation.  Without a guard, or with only a few
+  clients, one client can have most of the weight and report any finite number.
+- The median over the clients counts each client once, so fewer than half of them cannot move it
+  beyond the values of the others.
+- A metric is recorded only if more than half of the clients report it, so a minority cannot add
+  names.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ..protocol.federated import BUFFERS
 from ..protocol.messages import Assessment, Failure, Task, well_named
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
+from .aggregate.mean import Mean
 from .guard.contract import counted, measured
 from .guard.limits import Guard
-from .mean import Mean
 from .plan import Plan
 from .record import RoundRecord
 from .sampling import Sampler
@@ -46,7 +47,7 @@ class Evaluator(Protocol):
         ...
 
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
-        """Send the model to the cohort and yield what each client says of it, in any order."""
+        """Send the model to the cohort and yield each client's assessment, in any order."""
         ...
 
 
@@ -56,24 +57,24 @@ class Survey:
 
     plan: Plan
     engine: Evaluator
-    sampling: Sampler
+    evaluators: Sampler
 
     def __call__(self, state: ServerState, record: RoundRecord) -> RoundRecord:
         """Return the record with the clients' evaluation, if one is due."""
         if not self.plan.evaluates(state.round):
             return record
         seed = seed_of(self.plan.seed, "evaluation")
-        cohort = self.sampling.cohort(seed, record.round, self.engine.clients)
+        cohort = self.evaluators.cohort(seed, record.round, self.engine.clients)
         task = self._task(state, cohort)
-        found, failures, reached = list[Assessment](), Counter[str](), len(cohort)
+        accepted, failures, reached = list[Assessment](), Counter[str](), len(cohort)
         for answer in self.engine.evaluate(task, cohort):
             breach = answer.reason if isinstance(answer, Failure) else _breach(answer, task)
             if breach is not None:
                 failures[breach] += 1
             elif isinstance(answer, Assessment):
-                found.append(answer)
+                accepted.append(answer)
             reached -= isinstance(answer, Failure) and not answer.reached
-        combined = combine(found, self.plan.guard)
+        combined = combine(accepted, self.plan.guard)
         failures += combined.left_out
         return replace(
             record,
@@ -85,7 +86,7 @@ class Survey:
         )
 
     def _task(self, state: ServerState, cohort: Sequence[int]) -> Task:
-        """Return a task with the vectors of the model alone."""
+        """Return a task that has only the vectors of the model."""
         names = ("x", *(name for name in (BUFFERS,) if name in state.vectors))
         seed = seed_of(self.plan.seed, "evaluation", "down", state.round)
         parcel = send(state.vectors.only(names), self.plan.codec, "down", seed=seed)
@@ -103,7 +104,7 @@ class Survey:
 
 
 class Combined(NamedTuple):
-    """The clients' evaluation as one."""
+    """The combined evaluation of the clients."""
 
     means: dict[str, float]
     medians: dict[str, float]
@@ -111,14 +112,14 @@ class Combined(NamedTuple):
     left_out: Counter[str]
 
 
-def combine(found: Sequence[Assessment], guard: Guard | None) -> Combined:
-    """Return means and medians of what clients say, and count by reason what is left out."""
+def combine(assessments: Sequence[Assessment], guard: Guard | None) -> Combined:
+    """Return means and medians of the clients' metrics, and count by reason what is left out."""
     limit = None
-    if guard is not None and found:
-        counts = {"examples": [float(one.examples) for one in found]}
+    if guard is not None and assessments:
+        counts = {"examples": [float(one.examples) for one in assessments]}
         limit = guard.limits(guard.remember({}, counts))["examples"]
     mean, values, left_out = Mean(), dict[str, list[float]](), Counter[str]()
-    for one in found:
+    for one in assessments:
         if limit is not None and not limit.least <= one.examples <= limit.most:
             left_out["examples beyond its limit"] += 1
             continue

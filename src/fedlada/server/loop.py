@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import warnings
 from collections import Counter
@@ -14,13 +15,21 @@ from ..protocol.federated import BUFFERS
 from ..protocol.messages import Task
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
-from .collect import Collector, collect
+from .collect.collect import Collector, Here
+from .collect.tally import NORM, Tally
 from .plan import Plan
 from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
-from .tally import NORM, Tally
 
-__all__ = ["NothingApplied", "advance", "check_applied", "federate", "next_task", "report"]
+__all__ = [
+    "NothingApplied",
+    "advance",
+    "check_applied",
+    "federate",
+    "next_cohort",
+    "next_task",
+    "report",
+]
 
 Distances = tuple[float, float] | tuple[None, None]
 
@@ -37,22 +46,22 @@ def federate(
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     survey: Callable[[ServerState, RoundRecord], RoundRecord] | None = None,
     save: Callable[[ServerState, RoundRecord], int | None] | None = None,
-    collector: Collector = collect,
+    collector: Collector | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until ``state.round`` is ``plan.rounds`` and yield a record after each.
 
     ``state`` is updated in place.  ``survey(state, record)`` may then ask clients to evaluate the
-    model, and returns the record with what they say.  ``save(state, record)`` is called after the
-    update and before any client is told that its reply was accepted, so a run continued from the
-    saved state is the same run.  It returns the earliest round from which the run can be resumed.
-    Another ``collector`` than :func:`collect` may share the cohort among several processes.  A run
-    in which no round changed the model ends with :class:`NothingApplied`.
+    model, and returns the record with the results.  ``save(state, record)`` is called before any
+    client learns that its reply was accepted, so a run resumed from the saved state is the same
+    run.  It returns the earliest round to resume from.  A ``collector`` may share the cohort
+    among processes.  Raises :class:`NothingApplied` at the end of a run without any update.
     """
     trouble, missing = Counter[str](), Counter[str]()
+    collector = collector or Here(plan, engine)
     while state.round < plan.rounds:
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
-        tally = collector(plan, engine, task, cohort, state, clock=clock)
+        tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate)
         if survey is not None:
@@ -60,13 +69,14 @@ def federate(
         if save is not None:
             state.resumable_from = save(state, record)
         engine.commit(task, sorted(tally.accepted) if applied else [])
+        del tally  # otherwise its sums would stay in memory while the next round makes its own
         missing.update(record.failures)
         trouble.update(record.rejected)
         trouble.update({f"limited {what}": count for what, count in record.limited.items()})
         yield record
     if trouble:
-        told = _told(trouble)
-        warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {told}", stacklevel=2)
+        counts = _counts(trouble)
+        warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {counts}", stacklevel=2)
     check_applied(plan, state, missing + trouble)
 
 
@@ -74,23 +84,37 @@ def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) ->
     """Raise an error if a run ends with the model that it began with."""
     if state.updates or not plan.rounds:
         return
-    told = _told(reasons, 3)
+    counts = _counts(reasons, 3)
     raise NothingApplied(
         f"none of {state.round} rounds changed the model: each had fewer accepted replies than it"
-        f" needs (minimum is {plan.minimum}; failed replies: {told or 'none since the start'})."
-        " Mend that, or ask more clients per round; then start anew, or go on with more rounds:"
-        " those that are saved count as done"
+        f" needs (minimum is {plan.minimum}; failed replies: {counts or 'none since the start'})."
+        " Fix the cause or sample more clients per round. Then start a new run, or resume with a"
+        " larger rounds: saved rounds count as done"
     )
 
 
-def _told(reasons: Mapping[str, int], most: int | None = None) -> str:
-    """Return the most common reasons as words: ``deadline 3x, wrong records 1x``."""
+def _counts(reasons: Mapping[str, int], most: int | None = None) -> str:
+    """Return the most common reasons with their counts: ``deadline 3x, wrong records 1x``."""
     return ", ".join(f"{reason} {n}x" for reason, n in Counter(reasons).most_common(most))
+
+
+def next_cohort(plan: Plan, state: ServerState, clients: int) -> Sequence[int]:
+    """Return the cohort of the next round.
+
+    If a round closes early, the cohort is in a random order: in process that is the order in which
+    replies arrive, and no client may be first because its number is low.
+    """
+    cohort = plan.cohort.cohort(plan.seed, state.round, clients)
+    if plan.close_after is not None:
+        cohort = random.Random(seed_of(plan.seed, "arrival", state.round)).sample(
+            cohort, len(cohort)
+        )
+    return cohort
 
 
 def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Sequence[int]]:
     """Return the task of the next round, with encoded vectors, and its cohort."""
-    cohort = plan.sampling.cohort(plan.seed, state.round, clients)
+    cohort = next_cohort(plan, state, clients)
     names = (*plan.algorithm.down, *(name for name in (BUFFERS,) if name in state.vectors))
     seed = seed_of(plan.seed, "down", state.round)
     parcel = send(state.vectors.only(names), plan.codec, "down", seed=seed)
@@ -131,7 +155,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             updates=state.updates,
             delta_square=scalars[NORM] * scale * scale,
         )
-        algorithm.serve(s, mean, r)
+        algorithm.serve(s, mean, tally.admission.bounded(r, mean))
         if tally.total.is_mean and not algorithm.unit_delta:
             distances = tally.distances(x - s.x, mean.delta)
         moments = {moment.of for moment in algorithm.moments}
@@ -158,7 +182,7 @@ def report(
     evaluate: Callable[[int], Mapping[str, float]] | None,
 ) -> RoundRecord:
     """Return the record of the round; the clock stops before the evaluation."""
-    seconds, own = clock.read()
+    seconds, server_seconds = clock.read()
     means, spread = tally.metrics()
     names = names_on_record(state.metric_names, tally.reported)
     left_out = len(tally.reported) - len(names)
@@ -167,15 +191,16 @@ def report(
     return RoundRecord(
         round=state.round,
         lr=task.lr,
-        cohort=tuple(tally.cohort),
+        cohort=tuple(sorted(tally.cohort)),
         accepted=len(tally.accepted),
         applied=applied,
         steps=tally.total.scalars()["steps"] if tally.accepted else 0.0,
         bytes_down=task.nbytes * (len(tally.cohort) - tally.unreached),
         bytes_up=tally.bytes_up,
+        time=state.time,
         seconds=seconds,
         local_seconds=tally.local_seconds,
-        server_seconds=own,
+        server_seconds=server_seconds,
         drift=distances[0],
         consistency=distances[1],
         failures=dict(sorted(tally.failures.items())),

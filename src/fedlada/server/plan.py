@@ -1,161 +1,86 @@
 """The plan of a run: all settings that affect its result under every engine.
 
 :func:`fedlada.simulate`, a Flower app's config and an experiment's TOML file use the same plan:
-each passes plain values by the same names to :meth:`Plan.of`.
+each passes plain values to :class:`Plan`, by the same names.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from typing import Any, TypedDict, Unpack, cast, get_args
 
-from ..algorithms import ALGORITHMS, Algorithm, algorithm as named_algorithm
+from ..algorithms import ALGORITHMS, Algorithm, Vector, algorithm as named_algorithm
+from ..algorithms.registry import title
 from ..errors import nearest, require
 from ..protocol.codecs import Codecs
 from ..protocol.federated import BufferPolicy
-from .fingerprint import Plain, describe
+from .aggregate.mean import Mean
+from .aggregate.robust import AGGREGATORS
+from .collect.tally import Aggregator
 from .guard import Guard, Weighting
-from .mean import Mean
-from .robust import AGGREGATORS
 from .sampling import Bernoulli, FixedSize, Sampler
-from .tally import Aggregator
+from .saving.fingerprint import Plain, describe
 
-__all__ = ["FREE", "Plan", "PlanSettings", "sampler", "settings_table"]
-
-FREE = ("rounds", "evaluate_every")
-"""The fields that do not affect the rounds already done, so a resumed run may change them."""
+__all__ = ["OtherSettings", "Plan", "PlanSettings", "sampler", "settings_table"]
 
 
-class PlanSettings(TypedDict, total=False):
-    """The arguments of :meth:`Plan.of`: the fields of a plan, as objects or as plain values."""
+class OtherSettings(TypedDict, total=False):
+    """The arguments of a :class:`Plan` that :func:`fedlada.simulate` does not spell out."""
 
-    algorithm: Algorithm | Mapping[str, Any] | str
-    rounds: int
-    sampling: Sampler | int | float
-    seed: int
     lr_decay: float
     weighting: Weighting
-    target: int | None
+    close_after: int | None
+    deadline: float | None
     minimum: int
     guard: Guard | Mapping[str, Any] | str | None
     aggregator: Callable[[], Aggregator] | Mapping[str, Any] | str
     buffers: BufferPolicy
+    personal: Sequence[str] | str
     codec: Codecs | str
     evaluate_every: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The settings of a run."""
+class PlanSettings(OtherSettings, total=False):
+    """The arguments of a :class:`Plan`: its fields, as objects or as plain values."""
 
-    algorithm: Algorithm = ALGORITHMS["fedlada"]
-    rounds: int = 100
-    """Total number of rounds."""
-    sampling: Sampler = field(default_factory=lambda: FixedSize(10))
-    """Chooses the clients of each round."""
-    seed: int = 0
-    lr_decay: float = 0.998
-    """Factor on the learning rate after each round."""
-    weighting: Weighting = "uniform"
-    target: int | None = None
-    """Close a round once this many replies are accepted; None waits for the whole cohort.  Sample
-    more clients than this so that a round does not wait for the slowest."""
-    minimum: int = 1
-    """Abandon a round with fewer accepted replies than this and leave all vectors unchanged."""
-    guard: Guard | None = field(default_factory=Guard)
-    """The limits that every reply must pass; None accepts every reply."""
-    aggregator: Callable[[], Aggregator] = Mean
-    """Makes the object that combines the replies of a round."""
-    buffers: BufferPolicy = "refuse"
-    """How to treat the model's buffers, such as BatchNorm's statistics."""
-    codec: Codecs = field(default_factory=Codecs)
-    """How vectors are encoded for sending."""
-    evaluate_every: int = 1
-    """Evaluate each time this many rounds are done, and after the last round."""
-
-    def __post_init__(self) -> None:
-        for name, kind in (("weighting", Weighting), ("buffers", BufferPolicy)):
-            value = getattr(self, name)
-            require(
-                value in get_args(kind),
-                f"{name} is {value!r}; it must be one of {', '.join(get_args(kind))}",
-            )
-        for name in ("rounds", "seed", "minimum", "evaluate_every"):
-            value, least = getattr(self, name), 0 if name in ("seed", "rounds") else 1
-            require(
-                type(value) is int and value >= least,
-                f"{name} is {value!r}; it must be a whole number, {least} or more",
-            )
-        require(
-            self.target is None or (type(self.target) is int and self.target >= self.minimum),
-            f"target is {self.target!r} and minimum is {self.minimum}; a round cannot close below"
-            " its minimum",
-        )
-        require(
-            isinstance(self.lr_decay, int | float) and 0 < self.lr_decay <= 1,
-            f"lr_decay is {self.lr_decay!r}; it must be above 0 and at most 1",
-        )
-        self._check_aggregator()
-
-    def evaluates(self, round: int) -> bool:
-        """Return whether the model is evaluated after so many rounds."""
-        return round % self.evaluate_every == 0 or round == self.rounds
-
-    def enough(self, accepted: int) -> bool:
-        """Return whether a round with so many accepted replies changes the model."""
-        return accepted >= self.minimum and _combines(self.aggregator(), accepted)
-
-    def _check_aggregator(self) -> None:
-        made = self.aggregator()
-        require(
-            self.weighting == "uniform" or getattr(made, "weighted", True),
-            f"weighting is {self.weighting!r} and the aggregator is {self.aggregator}, which takes"
-            " no weights: choose weighting='uniform' or aggregator='mean'",
-        )
-        size = self.sampling.size if isinstance(self.sampling, FixedSize) else None
-        for what, count in (("sampling", size), ("target", self.target)):
-            require(
-                count is None or _combines(made, count),
-                f"{what} lets a round have {count} replies, and the aggregator {self.aggregator}"
-                f" needs {getattr(made, 'least', 'more')}: ask for more, or choose another",
-            )
-
-    @classmethod
-    def of(cls, **given: Unpack[PlanSettings]) -> Plan:
-        """Return a plan made of plain values, as in files and messages, or of objects.
-
-        >>> Plan.of(algorithm="fedcm", sampling=10, guard="slack = 3.0", aggregator="trimmed-mean")
-        """
-        for name in given:
-            known = [f.name for f in dataclasses.fields(cls)]
-            require(name in known, f"a plan has no {name!r}; {nearest(name, known)}")
-        read = {name: _READ.get(name, _as_it_is)(value) for name, value in given.items()}
-        return cls(**read)
-
-    def settings(self) -> PlanSettings:
-        """Return the fields by name: ``Plan.of(**plan.settings()) == plan``."""
-        return cast(PlanSettings, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
-
-    def identity(self) -> dict[str, Plain]:
-        """Return every setting that affects the result, as plain values."""
-        return {
-            f.name: describe(getattr(self, f.name))
-            for f in dataclasses.fields(self)
-            if f.name not in FREE
-        }
+    algorithm: Algorithm | Mapping[str, Any] | str
+    rounds: int
+    cohort: Sampler | int | float | str
+    seed: int
 
 
-def _combines(aggregator: Aggregator, count: int) -> bool:
-    """Return whether an aggregator can combine so many replies; most can combine any number."""
-    combines: Callable[[int], bool] | None = getattr(aggregator, "combines", None)
-    return combines is None or combines(count)
+FREE = {"free": True}
+"""Marks a field that a resumed run may change: the rounds already done do not depend on it."""
+NEW = {"new": True}
+"""Marks a field that 0.3 does not have: a checkpoint of 0.3 has its default."""
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _algorithm(value: Any) -> Algorithm:
+    """Read an algorithm, its name, its spec, or its spec as text in braces."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = settings_table(value)
+    return named_algorithm(value)
+
+
+def sampler(value: Any) -> Sampler:
+    """Read a sampler, a number of clients, a share of them, or ``all``."""
+    if value == "all":
+        return Bernoulli(1.0)
+    if type(value) is int:
+        return FixedSize(value)
+    if isinstance(value, float) and 0 < value < 1:
+        return Bernoulli(value)
+    require(
+        hasattr(value, "cohort"),
+        f"cohort is {value!r}; it must be a number of clients such as 10, a share between 0 and 1"
+        " such as 0.1, 'all', or a sampler such as fedlada.server.FixedSize(10)",
+    )
+    sampler: Sampler = value
+    return sampler
 
 
 def settings_table(value: object) -> dict[str, Any]:
@@ -171,28 +96,6 @@ def settings_table(value: object) -> dict[str, Any]:
         )
         raise
     return table
-
-
-def _algorithm(value: Any) -> Algorithm:
-    """Read an algorithm, its name, its spec, or its spec as text in braces."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = settings_table(value)
-    return named_algorithm(value)
-
-
-def sampler(value: Any) -> Sampler:
-    """Read a sampler, a number of clients, or a share of them."""
-    if type(value) is int:
-        return FixedSize(value)
-    if isinstance(value, float):
-        return Bernoulli(value)
-    require(
-        hasattr(value, "cohort"),
-        f"sampling is {value!r}; it must be a number of clients such as 10, a share such as 0.1,"
-        " or a sampler such as FixedSize(10)",
-    )
-    sampler: Sampler = value
-    return sampler
 
 
 def _guard(value: Any) -> Guard | None:
@@ -229,8 +132,8 @@ def _checked(table: dict[str, Any], kind: type, what: str) -> dict[str, Any]:
     return table
 
 
-def _target(value: Any) -> int | None:
-    """Read a number of replies; 0 means None, which a file cannot express."""
+def _number_or_none(value: Any) -> Any:
+    """Read a number; 0 means None, which a file cannot express."""
     return value or None
 
 
@@ -238,12 +141,166 @@ def _codec(value: Any) -> Codecs:
     return value if isinstance(value, Codecs) else Codecs.read(value)
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
-    "algorithm": _algorithm,
-    "sampling": sampler,
-    "guard": _guard,
-    "aggregator": _aggregator,
-    "target": _target,
-    "codec": _codec,
-}
-"""The reader of each field that is not a plain value."""
+def _personal(value: Any) -> tuple[str, ...]:
+    """Read patterns of names, or text with patterns between spaces or commas."""
+    patterns = tuple(value.replace(",", " ").split() if isinstance(value, str) else value)
+    require(
+        all(isinstance(pattern, str) and pattern for pattern in patterns),
+        f"personal is {value!r}; it must be patterns of names, such as ('head.*',)",
+    )
+    return patterns
+
+
+@dataclass(frozen=True, init=False)
+class Plan:
+    """The settings of a run, given as objects or as plain values, by name.
+
+    >>> Plan(algorithm="fedcm", cohort=10, guard="slack = 3.0", aggregator="trimmed-mean")
+    """
+
+    algorithm: Algorithm = field(default=ALGORITHMS["fedlada"], metadata={"read": _algorithm})
+    rounds: int = field(default=100, metadata=FREE)
+    """Total number of rounds."""
+    cohort: Sampler = field(default=FixedSize(10), metadata={"read": sampler})
+    """Chooses the clients of each round."""
+    seed: int = 0
+    """Determines every random choice of the rounds."""
+    lr_decay: float = 0.998
+    """Factor on the learning rate after each round."""
+    weighting: Weighting = "uniform"
+    """``"uniform"``: replies count equally, and the federation's loss is the mean of its clients'
+    losses.  ``"examples"``: a reply counts by its number of examples, and the federation's loss is
+    the mean of its examples' losses."""
+    close_after: int | None = field(default=None, metadata={"read": _number_or_none})
+    """Close a round once this many replies are accepted; None waits for the whole cohort.  Sample
+    more clients than this so that a round does not wait for the slowest.  In a simulation replies
+    arrive in a random order, which follows from the seed and the round."""
+    deadline: float | None = field(default=None, metadata={"read": _number_or_none, **FREE, **NEW})
+    """Seconds that a client has for a task, on Flower and in a simulation with devices; None waits
+    without a limit."""
+    minimum: int = 1
+    """Abandon a round with fewer accepted replies than this and leave all vectors unchanged."""
+    guard: Guard | None = field(default=Guard(), metadata={"read": _guard})
+    """The limits that every reply must pass; None accepts every reply."""
+    aggregator: Callable[[], Aggregator] = field(default=Mean, metadata={"read": _aggregator})
+    """Makes the object that combines the replies of a round."""
+    buffers: BufferPolicy = "refuse"
+    """How to treat the model's buffers, such as BatchNorm's statistics."""
+    personal: tuple[str, ...] = field(default=(), metadata={"read": _personal, **NEW})
+    """Patterns of the names of parameters and buffers that stay on each client, such as
+    ``("head.*",)``: they are trained and kept there, and never sent."""
+    codec: Codecs = field(default_factory=Codecs, metadata={"read": _codec})
+    """How vectors are encoded for sending."""
+    evaluate_every: int = field(default=1, metadata=FREE)
+    """Evaluate each time this many rounds are done, and after the last round."""
+
+    def __init__(self, **settings: Unpack[PlanSettings]) -> None:
+        fields = {f.name: f for f in dataclasses.fields(self)}
+        for name in settings:
+            require(name in fields, f"a plan has no {name!r}; {nearest(name, fields)}")
+        for name, f in fields.items():
+            if name in settings:
+                value, read = settings[name], f.metadata.get("read")  # type: ignore[literal-required]
+                value = value if read is None else read(value)
+            else:
+                value = f.default if f.default_factory is MISSING else f.default_factory()
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        for name, kind in (("weighting", Weighting), ("buffers", BufferPolicy)):
+            value = getattr(self, name)
+            require(
+                value in get_args(kind),
+                f"{name} is {value!r}; it must be one of {', '.join(get_args(kind))}",
+            )
+        for name in ("rounds", "seed", "minimum", "evaluate_every"):
+            value, least = getattr(self, name), 0 if name in ("seed", "rounds") else 1
+            require(
+                type(value) is int and value >= least,
+                f"{name} is {value!r}; it must be a whole number, {least} or more",
+            )
+        close = self.close_after
+        require(
+            close is None or (type(close) is int and close >= self.minimum),
+            f"close_after is {close!r} and minimum is {self.minimum}; a round cannot close below"
+            " its minimum",
+        )
+        deadline = self.deadline
+        require(
+            deadline is None or (isinstance(deadline, int | float) and 0 < deadline < math.inf),
+            f"deadline is {deadline!r}; it must be positive seconds, or None for no deadline",
+        )
+        require(
+            isinstance(self.lr_decay, int | float) and 0 < self.lr_decay <= 1,
+            f"lr_decay is {self.lr_decay!r}; it must be above 0 and at most 1",
+        )
+        sums = ", ".join(total.into for total in self.algorithm.sums)
+        require(
+            self.weighting == "uniform" or not sums,
+            f"weighting is {self.weighting!r} and {title(self.algorithm)} keeps {sums}, a sum over"
+            " all clients, which needs equal weights to be right while only some take part: choose"
+            " weighting='uniform'",
+        )
+        self._check_aggregator()
+
+    def evaluates(self, round: int) -> bool:
+        """Return whether to evaluate after round ``round``."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    def enough(self, accepted: int) -> bool:
+        """Return whether a round with ``accepted`` replies changes the model."""
+        return accepted >= self.minimum and _combines(self.aggregator(), accepted)
+
+    def _check_aggregator(self) -> None:
+        made = self.aggregator()
+        require(
+            self.weighting == "uniform" or getattr(made, "weighted", True),
+            f"weighting is {self.weighting!r} and the aggregator is {self.aggregator}, which takes"
+            " no weights: choose weighting='uniform' or aggregator='mean'",
+        )
+        size = self.cohort.size if isinstance(self.cohort, FixedSize) else None
+        for what, count in (("cohort", size), ("close_after", self.close_after)):
+            require(
+                count is None or _combines(made, count),
+                f"{what} lets a round have {count} replies, and the aggregator {self.aggregator}"
+                f" needs {getattr(made, 'least', 'more')}: sample more clients, or choose another"
+                " aggregator",
+            )
+
+    def settings(self) -> PlanSettings:
+        """Return the fields by name: ``Plan(**plan.settings()) == plan``."""
+        return cast(PlanSettings, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+    def summary(self, x: Vector, clients: int) -> str:
+        """Return what a run with a model like ``x`` will do, so that no default surprises."""
+        rule, vectors = self.algorithm.local, self.algorithm.traffic.bytes(x.nbytes())
+        size = len(self.cohort.cohort(self.seed, 0, clients))
+        about = "about " if isinstance(self.cohort, Bernoulli) and self.cohort.rate < 1 else ""
+        before = "" if self.codec == Codecs() else f" before the codec {self.codec}"
+        personal = f" personal {' '.join(self.personal)};" if self.personal else ""
+        return (
+            f"{title(self.algorithm)}, lr {rule.lr:g} times {self.lr_decay:g} each round, weight"
+            f" decay {rule.weight_decay:g}; {self.rounds} rounds of {about}{size} of {clients}"
+            f" clients; guard {'off' if self.guard is None else 'on'};{personal}"
+            f" {_size(size * vectors.down)} down and {_size(size * vectors.up)} up a round{before}"
+        )
+
+    def identity(self) -> dict[str, Plain]:
+        """Return every setting that affects the result, as plain values."""
+        return {
+            f.name: describe(getattr(self, f.name))
+            for f in dataclasses.fields(self)
+            if "free" not in f.metadata
+            and not ("new" in f.metadata and getattr(self, f.name) == f.default)
+        }
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
+def _combines(aggregator: Aggregator, count: int) -> bool:
+    """Return whether an aggregator can combine ``count`` replies; most can combine any number."""
+    combines: Callable[[int], bool] | None = getattr(aggregator, "combines", None)
+    return combines is None or combines(count)

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ..protocol.messages import MOST_METRICS
+
 __all__ = ["Clock", "RoundRecord", "names_on_record", "plain_record"]
 
-NAMES_PER_ROUND, NAMES_PER_RUN = 100, 1000
-"""Largest number of names of clients' metrics on record, in a round and in a run."""
+NAMES_PER_RUN = 1000
+"""Largest number of names of clients' metrics in all records of a run."""
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ class RoundRecord:
     """Bytes of vectors sent to the clients that were reached."""
     bytes_up: int
     """Bytes of vectors in the replies that arrived, including rejected ones."""
+    time: float | None = None
+    """Simulated seconds from the start of the run to the end of this round; None in real time."""
     seconds: float
     """Duration of the round in seconds, without evaluation and checkpoint."""
     local_seconds: float
@@ -46,6 +50,8 @@ class RoundRecord:
     """Mean of ||y_i - x||² over the same clients, with x the new model, as in the paper."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Clients that sent no reply, counted by reason."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """On Flower: the sites that sent nothing when they were last asked, and how often in a row."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Replies that were rejected, counted by reason."""
     limited: Mapping[str, int] = field(default_factory=dict)
@@ -80,21 +86,21 @@ def _finite(value: object) -> object:
 
 
 def names_on_record(known: list[str], reported: Mapping[str, int]) -> list[str]:
-    """Choose the clients' metrics of a round: those that most reported, within the limits.
+    """Return the names of the clients' metrics to record in a round: the most often reported.
 
-    ``known`` has the names of earlier rounds, and new ones are added to it; ``reported`` says how
-    many clients reported each.
+    ``known`` has the names of earlier rounds, and new ones are added to it; ``reported`` has the
+    number of clients that reported each.
     """
-    chosen, earlier = list[str](), set(known)
+    names, earlier = list[str](), set(known)
     for name in sorted(reported, key=lambda name: (-reported[name], name)):
-        if len(chosen) == NAMES_PER_ROUND:
+        if len(names) == MOST_METRICS:
             break
         if name not in earlier:
             if len(known) == NAMES_PER_RUN:
                 continue
             known.append(name)
-        chosen.append(name)
-    return sorted(chosen)
+        names.append(name)
+    return sorted(names)
 
 
 class Clock:

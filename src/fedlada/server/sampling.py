@@ -1,4 +1,4 @@
-"""Samplers choose the clients of a round by (seed, round) and the number of clients alone."""
+"""Samplers choose the clients of a round from the seed, the round and the number of clients."""
 
 from __future__ import annotations
 

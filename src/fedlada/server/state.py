@@ -16,6 +16,7 @@ class ServerState:
     """The state that the server keeps from round to round."""
 
     vectors: Vectors
+    """The server's vectors; ``personal``, if there, has the first values of the personal parts."""
     round: int = 0
     """Number of rounds done."""
     updates: int = 0
@@ -34,6 +35,8 @@ class ServerState:
     """The guard's statistics of recent rounds."""
     variances: tuple[int, ...] = ()
     """The positions of the averaged buffers that are variances, and so are never negative."""
+    time: float | None = None
+    """Simulated seconds since the start of the run; None in real time."""
     resumable_from: int | None = None
     """The earliest round from which the run can be resumed; None if it cannot."""
 

@@ -6,8 +6,9 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedlada import Plan, ServerState, federate
+from fedlada import Plan
 from fedlada.algorithms import Vector
+from fedlada.engines import ServerState, federate
 from fedlada.flower.grid import GridEngine
 from fedlada.models import ResNet18
 
@@ -21,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     nodes, rounds = int(given["nodes"]), int(given["rounds"])
     run = str(given["run"])
     name, codec = run.split(":")
-    plan = Plan.of(algorithm=name, codec=codec, rounds=rounds, sampling=nodes)
+    plan = Plan(algorithm=name, codec=codec, rounds=rounds, cohort=nodes)
     torch.manual_seed(0)
     model = ResNet18(10)
     state = ServerState.new(plan.algorithm, Vector(p.detach() for p in model.parameters()))

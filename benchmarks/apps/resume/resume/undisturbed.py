@@ -6,17 +6,9 @@ from pathlib import Path
 
 import torch
 
-from fedlada import (
-    Checkpoints,
-    DiskStore,
-    InProcess,
-    MemoryStore,
-    Plan,
-    ServerState,
-    algorithm,
-    federate,
-)
+from fedlada import Checkpoints, Plan, algorithm
 from fedlada.algorithms import Vector
+from fedlada.engines import DiskStore, InProcess, MemoryStore, ServerState, federate
 from fedlada.protocol.seeds import seed_of
 from resume.server import name_of
 from resume.task import client_data, model, train
@@ -38,7 +30,7 @@ def undisturbed(name: str, *, clients: int, cohort: int, rounds: int, seed: int 
     state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
     data = [client_data(client) for client in range(clients)]
     for _ in federate(
-        Plan.of(algorithm=chosen, rounds=rounds, sampling=cohort, seed=seed),
+        Plan(algorithm=chosen, rounds=rounds, cohort=cohort, seed=seed),
         InProcess(chosen, own, data, train, store=store),
         state,
     ):

@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedlada import Plan, ServerState, federate
+from fedlada import Plan
 from fedlada.algorithms import Vector, algorithm
+from fedlada.engines import ServerState, federate
 from fedlada.flower.grid import GridEngine
 from rounds.task import model
 
@@ -62,7 +63,7 @@ def equal(a: ServerState, b: ServerState) -> bool:
 
 def ours(grid: Grid, name: str, state: ServerState, nodes: int) -> Play:
     """Rounds of one federation; its nodes are found before the first is timed."""
-    plan = Plan.of(algorithm=name.split()[0], rounds=10**6, sampling=nodes)
+    plan = Plan(algorithm=name.split()[0], rounds=10**6, cohort=nodes)
     engine = GridEngine.of(plan, grid, model(), nodes=nodes, wait=120)
     rounds = federate(plan, engine, state)
 

@@ -18,8 +18,8 @@ def show(record, model):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     rounds = context.run_config["num-server-rounds"]
-    plan = Plan.of(algorithm=algorithm("fedlada", lr=0.03), rounds=rounds)
-    run = run_server(grid, ServerConfig(plan=plan, evaluate_cohort=1.0), Net, on_round=show)
+    plan = Plan(algorithm=algorithm("fedlada", lr=0.03, weight_decay=0.001), rounds=rounds)
+    run = run_server(grid, ServerConfig(plan=plan, evaluate_cohort="all"), Net, on_round=show)
     last = run.history[-1].evaluation
     print(f"accuracy {last['accuracy']:.3f}")
     torch.save(run.model.state_dict(), context.run_config["final-model"])

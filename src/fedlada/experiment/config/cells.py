@@ -20,18 +20,19 @@ Every cell is combined with all of ``[sweep]``, which gives (3 + 2) x 3 runs her
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import ExperimentError
 from .experiment import Experiment
 from .keys import flatten
-from .reading import experiment, parse, table
+from .reading import experiment, parse, read, table
 
-__all__ = ["cells", "combined"]
+__all__ = ["cells", "combined", "first", "matching"]
 
 _SEEDS = ("data.seed", "federation.seed")
 MOST = 10_000
@@ -75,6 +76,12 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
     return {name: found[name] for name in order}
 
 
+def first(file: Path, changes: Iterable[str]) -> Experiment:
+    """Return the experiment of a file, or the first experiment of its sweep."""
+    swept = "sweep" in table(file)
+    return next(iter(cells(file, changes).values())) if swept else read(file, changes)
+
+
 def combined(
     flat: Mapping[str, object],
     axes: Mapping[str, object],
@@ -98,6 +105,17 @@ def combined(
                 f" at most {LONGEST} are allowed; give it a label, or sweep fewer keys."
             )
         yield name, config
+
+
+def matching(names: Collection[str], patterns: Sequence[str], path: Path) -> list[str]:
+    """Return the names in a file that match a pattern of the shell; none is an error."""
+    chosen = [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns)]
+    if not chosen:
+        some = ", ".join([*list(names)[:3], *(["..."] if len(names) > 3 else [])])
+        raise ExperimentError(
+            f"Nothing in {path} matches {' or '.join(map(repr, patterns))}; there are {some}."
+        )
+    return chosen
 
 
 def _size(axes: Mapping[str, object]) -> int:

@@ -5,19 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ...algorithms import Algorithm, algorithm as by_name
-from ...client.objective import CLASSIFICATION, OBJECTIVES, Objective
+from ...algorithms.registry import outside_names
 from ...errors import ExperimentError
+from ...redteam.defences import DEFENCES, HONEST
+from ...redteam.hostile import colluders_of
 from ...server.plan import Plan
+from ...training.objective import CLASSIFICATION, OBJECTIVES, Objective
 from .keys import flatten
-from .named import objective_named, source
-from .outside import MODULES, foreign
-from .sections import Data, Engine, Evaluate, Federation, Model, Section, Train
+from .named import foreign, objective_named, source
+from .sections import (
+    Data,
+    Devices,
+    Engine,
+    Evaluate,
+    Federation,
+    Free,
+    Model,
+    Section,
+    Train,
+    section_in,
+)
 
 __all__ = ["FREE", "Experiment"]
 
@@ -26,36 +39,21 @@ LONGEST = 100
 
 Setting = bool | int | float | str | list[float]
 
-# Keys that do not change the bits of finished rounds: a run may be resumed with other values.
-FREE = (
-    *("name", "label", "track", "federation.rounds", "evaluate.targets"),
-    *("engine.name", "engine.nodes", "engine.workers", MODULES),
-)
 # The key of each field of a plan; the algorithm has its own keys, algorithm and settings.
 PLANNED = {
-    f.name: {"sampling": "federation.cohort", "evaluate_every": "evaluate.every"}.get(
-        f.name, f"federation.{f.name}"
-    )
+    f.name: "evaluate.every" if f.name == "evaluate_every" else f"federation.{f.name}"
     for f in dataclasses.fields(Plan)
     if f.name != "algorithm"
 }
-# Keys that 0.2.0 did not have, with the value that stands for what it did: such a run has the
-# same identity as in 0.2.0. So have options of the data that are None.
-LATER = {"data.task": None, "train.crop_share": 1.0}
-# Keys that 0.2.0 did not have and that a run's identity already contains as fields of the plan.
-IN_PLAN = tuple(
-    f"federation.{name}"
-    for name in ("target", "minimum", "guard", "aggregator", "buffers", "codec")
-)
 
 
 class Experiment(Section):
     """The complete configuration of one run."""
 
-    name: Annotated[str, Field(min_length=1)] = "experiment"
+    name: Annotated[str, Field(min_length=1), Free] = "experiment"
     algorithm: str | dict[str, str | list[str]] = "fedlada"
     """A name, ``package.module:NAME``, or a table with local, corrections and server."""
-    label: str = ""
+    label: Annotated[str, Free] = ""
     """The name of the run in tables and figures; if empty, the algorithm's name."""
     settings: dict[str, Setting] = Field(default_factory=dict)
     """The settings of the algorithm: lr, weight_decay, alpha, server_lr and so on."""
@@ -63,12 +61,13 @@ class Experiment(Section):
     model: Model = Model()
     train: Train = Train(steps=50)
     federation: Federation = Federation()
+    devices: Devices | None = None
     evaluate: Evaluate = Evaluate()
-    engine: Engine = Engine()
+    engine: Annotated[Engine, Free] = Engine()
     track: Annotated[
-        tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Field(strict=False)
+        tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Field(strict=False), Free
     ] = ()
-    modules: str | None = None
+    modules: Annotated[str | None, Free] = None
     """The directory of the modules that other keys name; by default that of the file."""
 
     @field_validator("name", "label")
@@ -107,6 +106,13 @@ class Experiment(Section):
             )
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
+        self._check_devices()
+        alone = self.engine.name == "process" and self.engine.workers == 1
+        if self.federation.attack != HONEST and not alone:
+            raise ValueError(
+                f"federation.attack is {self.federation.attack!r}, which needs all clients in one"
+                " process; choose engine.name=process and engine.workers=1"
+            )
         if not foreign(self.data.task, info):
             for target in self.evaluate.targets:
                 self.objective().scale.check_target(target, "evaluate.targets")
@@ -115,18 +121,34 @@ class Experiment(Section):
             self.plan()
         return self
 
+    def _check_devices(self) -> None:
+        in_process = self.engine.name == "process"
+        if self.devices is not None and not in_process:
+            raise ValueError(
+                f"engine.name is {self.engine.name!r} and there are devices; real nodes take real"
+                " time: leave [devices] out, or choose engine.name=process"
+            )
+        if self.devices is None and in_process and self.federation.deadline is not None:
+            raise ValueError(
+                f"federation.deadline is {self.federation.deadline}, and without [devices] nobody"
+                " is late; add that table, or leave the deadline out"
+            )
+
     def check_clients(self, clients: int) -> None:
         """Check the keys that depend on the number of clients, which may follow from the data."""
         if self.data.only is not None and self.data.only >= clients:
             raise ExperimentError(
                 f"data.only is {self.data.only}, but clients are numbered from 0 to {clients - 1}"
             )
+        if self.federation.attack != HONEST:
+            colluders_of(clients, self.federation.attackers)
         there = clients if self.data.only is None else 1
-        if self.federation.cohort > there:
+        cohort = self.federation.cohort
+        if not isinstance(cohort, str) and cohort > there:
             key = "the data have" if self.data.clients is None else "data.clients is"
             key = key if self.data.only is None else "with data.only there is"
             raise ExperimentError(
-                f"federation.cohort is {self.federation.cohort}, but {key} {there}; a cohort"
+                f"federation.cohort is {cohort}, but {key} {there}; a cohort"
                 " cannot be larger than that: give a smaller one"
             )
         if self.engine.name == "deployment" and self.engine.nodes > there:
@@ -157,7 +179,8 @@ class Experiment(Section):
             name: functools.reduce(operator.getitem, key.split("."), flat)
             for name, key in PLANNED.items()
         }
-        return Plan.of(algorithm=self.optimizer(), **given)
+        given |= DEFENCES[self.federation.defence]
+        return Plan(algorithm=self.optimizer(), **given)
 
     def objective(self, recorded: Container[str] = ()) -> Objective:
         """Return the objective that data.task names, else the one whose score was recorded."""
@@ -167,16 +190,27 @@ class Experiment(Section):
         return next((known for score, known in scores.items() if score in recorded), CLASSIFICATION)
 
     def identity(self) -> dict[str, object]:
-        """Return the values that identify the run, by dotted key: equal values mean equal runs."""
+        """Return the values that identify the run beside its plan, by dotted key."""
         flat = flatten(self.model_dump(mode="json"))
-        return {
-            key: value
-            for key, value in flat.items()
-            if key not in FREE
-            and not key.startswith(IN_PLAN)
-            and not (key in LATER and value == LATER[key])
-            and not (value is None and key.startswith("data.options."))
-        }
+        beside = (*FREE, *PLANNED.values(), "federation.defence")
+        beside += ("devices",)  # a simulation notes them itself, with the content of a table
+        if self.federation.attack == HONEST:
+            beside += ("federation.attack",)  # and all keys that begin with it
+        return {key: value for key, value in flat.items() if not key.startswith(beside)}
+
+    def differences(self, other: Experiment) -> Iterator[tuple[str, object, object]]:
+        """Yield each key in which another configuration is another run, with both values.
+
+        Names of one composition are equal: what else a name means stands in the settings.
+        """
+        ours, theirs = (flatten(c.model_dump(mode="json")) for c in (self, other))
+        for key in sorted(ours.keys() | theirs.keys()):
+            pair = ours.get(key), theirs.get(key)
+            same = pair[0] == pair[1]
+            if key == "algorithm" and not any(map(outside_names, (self.algorithm, other.algorithm))):
+                same = by_name(self.algorithm).composition == by_name(other.algorithm).composition
+            if not (same or key in FREE):
+                yield key, *pair
 
     def resolved(self) -> Experiment:
         """Return a copy with every setting of the algorithm, so that no later default matters."""
@@ -196,3 +230,17 @@ class Experiment(Section):
             return self.algorithm
         parts = (self.algorithm.get(key, ()) for key in ("corrections", "local", "server"))
         return "-".join(w for part in parts for w in ([part] if isinstance(part, str) else part))
+
+
+def _free(table: type[Section], prefix: str = "", free: bool = False) -> Iterator[str]:
+    """Yield the dotted keys of a table that are marked as free, or are in a marked table."""
+    for name, field in table.model_fields.items():
+        marked, kind = free or Free in field.metadata, section_in(field.annotation)
+        if kind is not None:
+            yield from _free(kind, f"{prefix}{name}.", marked)
+        elif marked:
+            yield prefix + name
+
+
+FREE = tuple(_free(Experiment))
+"""The keys that may change when a run is resumed."""

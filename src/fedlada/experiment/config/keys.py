@@ -10,13 +10,17 @@ __all__ = ["flatten", "nest"]
 
 # Keys whose table is a single value and is not flattened.
 WHOLE = ("algorithm",)
+# Keys whose table says something even if it is empty.
+EMPTY = ("devices",)
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return ``{"train": {"steps": 5}}`` as ``{"train.steps": 5}``."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
-        if isinstance(value, dict) and prefix + key not in WHOLE:
+        if value == {} and prefix + key in EMPTY:
+            flat[prefix + key] = value
+        elif isinstance(value, dict) and prefix + key not in WHOLE:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from ...algorithms import ALGORITHMS
 from ...errors import ExperimentError, nearest
+from ..packed import file_text
 from .experiment import Experiment
 from .keys import flatten, nest
-from .named import maker, source
+from .named import LOOKING, MODULES, located, maker, source
 from .options import UNKNOWN, option_names
-from .outside import LOOKING, MODULES, located
+from .sections import section_in
 
-__all__ = ["dump", "experiment", "parse", "read", "table"]
+__all__ = ["complaint", "dump", "experiment", "parse", "read", "table"]
 
 
 def read(path: Path, overrides: Iterable[str] = (), *, looking: bool = False) -> Experiment:
@@ -37,11 +40,12 @@ def read(path: Path, overrides: Iterable[str] = (), *, looking: bool = False) ->
 def table(path: Path) -> dict[str, object]:
     """Return the content of a TOML file, unchecked."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = file_text(path)
+        if text is None:
+            raise ExperimentError(f"There is no file {path}; give an experiment's TOML file.")
+        found = tomllib.loads(text)
         flatten(found)  # raises RecursionError if dotted keys are too deep
         return found
-    except (FileNotFoundError, IsADirectoryError):
-        raise ExperimentError(f"There is no file {path}; give an experiment's TOML file.") from None
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(
             f"{path} is not TOML: {error}; write each key as key = value, and text in quotes."
@@ -84,6 +88,9 @@ def experiment(
     ``modules`` names another directory; when only ``looking``, none is.
     """
     flat = dict(flat) if looking else located(flat, beside)
+    table = flat.get("devices.table")
+    if isinstance(table, str) and table and beside is not None and (beside / table).exists():
+        flat["devices.table"] = str((beside / table).resolve())
     try:
         return Experiment.model_validate(nest(flat), context={LOOKING: looking})
     except ValidationError as error:
@@ -104,12 +111,17 @@ def _sentence(error: ValidationError, flat: Mapping[str, object], looking: bool)
         return _unknown(key, flat)
     if first["type"] == UNKNOWN:
         return _unknown(first["ctx"]["key"], flat)
-    if first["type"] == "value_error":
-        return first["msg"].removeprefix("Value error, ")
-    if loc[:1] == ["settings"]:
+    if loc[:1] == ["settings"] and first["type"] != "value_error":
         return f"{key} is {first['input']!r}; it must be a number, a word or numbers"
-    wanted = first["msg"].replace("Input should be", "it must be")
-    return f"{key} is {first['input']!r}; {wanted}"
+    return complaint(key, first)
+
+
+def complaint(key: str, error: ErrorDetails) -> str:
+    """Return what is wrong with the value of a key."""
+    if error["type"] == "value_error":
+        return error["msg"].removeprefix("Value error, ")
+    wanted = error["msg"].replace("Input should be", "it must be")
+    return f"{key} is {error['input']!r}; {wanted}"
 
 
 def dump(config: Experiment) -> str:
@@ -125,8 +137,8 @@ def _unknown(key: str, flat: Mapping[str, object]) -> str:
     sections = Experiment.model_fields
     known = [name for name in sections if name in ("name", "algorithm", "label", "track", MODULES)]
     for section, field in sections.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        kind = section_in(field.annotation)
+        if kind is not None:
             known += [f"{section}.{name}" for name in kind.model_fields]
     data_set = str(flat.get("data.dataset", "cifar10"))
     data = source(data_set)
@@ -135,10 +147,11 @@ def _unknown(key: str, flat: Mapping[str, object]) -> str:
     known += [f"data.options.{name}" for name in option_names(data.load)]
     settings = {f"settings.{name}" for a in ALGORITHMS.values() for name in a.settings()}
     table, _, word = key.rpartition(".")
-    elsewhere = sorted(k for k in {*known, *settings} if k.rpartition(".")[2] == word)
-    if elsewhere:
-        return f"there is no key {key!r}; it is {' or '.join(map(repr, elsewhere))}"
     siblings = [k for k in known if k.rpartition(".")[0] == table] if table else [*sections]
+    elsewhere = sorted(k for k in {*known, *settings} if k.rpartition(".")[2] == word)
+    misspelt = get_close_matches(key, siblings, n=1, cutoff=0.9)
+    if elsewhere and not misspelt:
+        return f"there is no key {key!r}; it is {' or '.join(map(repr, elsewhere))}"
     if not siblings:
         return f"there is no key {key!r}; {data_set!r} has no options"
     return f"there is no key {key!r}; {nearest(key, siblings)}"

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import dataclasses
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, model_validator
 
-from .named import maker, objective_named, source
+from ...data import KINDS
+from ...engines import devices
+from ...redteam.defences import ATTACK_NAMES, DEFENCES, HONEST
+from ...server.plan import Plan
+from .named import ENGINES, foreign, maker, objective_named, one_of, source
 from .options import checked
-from .outside import foreign
 
-__all__ = ["Data", "Engine", "Evaluate", "Federation", "Model", "Section", "Train"]
+__all__ = [
+    *(
+        "Count",
+        "Data",
+        "Devices",
+        "Engine",
+        "Evaluate",
+        "Federation",
+        "Free",
+        "Model",
+        "Section",
+        "Seed",
+    ),
+    *("Train", "section_in"),
+]
 
 CLIENTS = 100  # the default, except for the natural partition
 
@@ -19,10 +37,21 @@ Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0)]
 
 
+class Free:
+    """Marks a key or a table that a resumed run may change: no finished round depends on it."""
+
+
 class Section(BaseModel):
     """A table of the file, which accepts only known keys and the right types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def section_in(annotation: object) -> type[Section] | None:
+    """Return the table that a key holds, by the key's type; None if it holds a value."""
+    kinds = get_args(annotation) or (annotation,)
+    tables = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+    return next(tables, None)
 
 
 class Data(Section):
@@ -30,9 +59,7 @@ class Data(Section):
 
     dataset: str = "cifar10"
     """A name, or ``package.module:load``."""
-    partition: Literal["iid", "client-prior", "client-prior-wrapped", "class-prior", "natural"] = (
-        "client-prior"
-    )
+    partition: Annotated[str, one_of("data.partition", KINDS)] = "client-prior"
     """By default the data set's own: ``natural`` for texts, ``client-prior`` for images."""
     clients: Count | None = None
     """100 by default; None for ``natural``, where the data determine it: one per owner."""
@@ -134,28 +161,61 @@ class Train(Section):
         return self
 
 
-class Federation(Section):
-    """The server's loop."""
+def _plain_fields(kind: type, *others: str) -> dict[str, Any]:
+    """Return the fields that a file gives as they are, with their types and defaults."""
+    kinds = get_type_hints(kind)
+    return {
+        f.name: (kinds[f.name], f.default)
+        for f in dataclasses.fields(kind)
+        if not f.metadata and f.name not in others
+    }
 
-    cohort: Count | Annotated[float, Field(gt=0, le=1)] = 10
-    """The number of clients sampled per round, or, as a fraction, each client's probability."""
-    rounds: Count = 100
-    seed: Seed = 0
-    """The seed of the first model, the cohorts and the clients' batches."""
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
-    weighting: Literal["uniform", "examples"] = "uniform"
-    target: Count | None = None
+
+_Plain: Any = create_model(
+    "_Plain", __base__=Section, **_plain_fields(Plan, "algorithm", "evaluate_every")
+)
+
+
+class Federation(_Plain):  # type: ignore[misc]
+    """The server's loop: the fields of a :class:`Plan` that the lines below do not repeat.
+
+    A field is declared here if a file gives it in another form than the plan has it, or if a
+    resumed run may change it.
+    """
+
+    rounds: Annotated[Count, Free] = 100
+    cohort: Count | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 10
+    """The number of clients sampled per round; as a fraction, each client's probability; or all."""
+    close_after: Count | None = None
     """The number of accepted replies that closes a round; None waits for the whole cohort."""
-    minimum: Count = 1
-    """The least number of accepted replies; a round that ends with fewer is abandoned."""
+    deadline: Annotated[float | None, Field(gt=0), Free] = None
+    """Seconds that a client has for a task."""
     guard: str | dict[str, int | float] = ""
     """Other limits for the guard, such as { slack = 5.0 }; "off" admits every reply."""
     aggregator: str | dict[str, str | int | float] = "mean"
     """The rule that combines the replies: a name, or a table with name and settings."""
-    buffers: Literal["refuse", "average", "local"] = "refuse"
-    """The treatment of a model's buffers, such as BatchNorm's statistics."""
+    personal: str | Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Patterns of the names of parameters and buffers that stay on each client, "head.*" say."""
     codec: str = "exact"
     """The encoding of the vectors in messages, such as "x=exact | delta=exact"."""
+    attack: Annotated[str, one_of("federation.attack", ATTACK_NAMES)] = HONEST
+    """The attack of lying clients; with "absent" they send nothing."""
+    attackers: Share | Count = 0.1
+    """The share or the number of the clients that attack."""
+    attack_strength: Annotated[float, Field(ge=0)] | None = None
+    """The strength in the unit of the attack; by default the attack's own."""
+    defence: Annotated[str, one_of("federation.defence", DEFENCES)] = "default"
+    """A name for values of guard and aggregator, which replace those keys."""
+
+
+_Timing: Any = create_model("_Timing", __base__=Section, **_plain_fields(devices.Devices, "table"))
+
+
+class Devices(_Timing):  # type: ignore[misc]
+    """The clients' devices, if the run is in simulated time (:class:`fedlada.engines.Devices`)."""
+
+    table: str = ""
+    """A CSV file with a row for each client, in the directory of the experiment's file."""
 
 
 class Evaluate(Section):
@@ -165,14 +225,14 @@ class Evaluate(Section):
     every: Count = 1
     train_sample: Annotated[int, Field(ge=0)] = 0
     """The number of training examples to evaluate on as well."""
-    targets: Annotated[tuple[float, ...], Field(strict=False)] = ()
+    targets: Annotated[tuple[float, ...], Field(strict=False), Free] = ()
     """Scores, such as accuracies; comparisons show when each run reached them."""
 
 
 class Engine(Section):
     """The engine that runs the clients; every engine gives the same bits."""
 
-    name: Literal["process", "ray", "deployment"] = "process"
+    name: Annotated[str, one_of("engine.name", ENGINES)] = "process"
     """One process, Flower's simulation on Ray, or Flower's SuperNodes on this machine."""
     nodes: Count = 2
     """The number of SuperNodes that share the clients of a deployment; Ray ignores it."""

@@ -1,4 +1,4 @@
-"""Paired comparison of each algorithm with a reference, seed by seed.
+"""Paired comparison of each algorithm with a reference, seed by seed: a figure and tables.
 
 Runs of one seed share the first model and the cohorts, so their difference is less noisy than
 either of them.  The interval is Student's over the n differences d of the seeds,
@@ -14,29 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import ExperimentError
-from ..results.comparison import capital
-from .blocks import Table, Text
-from .runs import Runs, percent
+from ...results.plot import INK, colour, marker
+from ..results.scores import capital
+from .figures import new_figure, plain_ticks, styled, svg_of
+from .page import Figure, Table, Text
+from .runs import Runs
 
-__all__ = [
-    *("CONFIDENCE", "Interval", "Measure", "final_of", "interval", "measures_of", "pairs"),
-    "reference_of",
-]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Interval", "Measure", "final_of", "forest", "interval", "pairs", "reference_of"]
 
 CONFIDENCE = 0.95
 PREFERRED = "fedavg"
-
-Known = tuple[float | None, int]  # a number, and the rounds after which it was measured
+SHOWN = 3  # maximum number of panels: the final score, and the last targets that were reached
 
 
 @dataclass(frozen=True)
 class Interval:
     """A mean over ``count`` of ``seeds`` pairs, and its interval if there are two or more.
 
-    Pairs that all have the same difference have no interval either: rounds are whole numbers, so
-    a few seeds often agree, and an interval without width would show what is not known.
+    Pairs that all have the same difference have no interval either.  Rounds are whole numbers, so
+    a few seeds often agree, and an interval of width 0 would claim too much.
     """
 
     mean: float
@@ -55,24 +57,24 @@ class Measure:
     ratio: bool
     digits: int = 2
 
-    def text(self, found: Interval | None) -> str:
+    def text(self, pair: Interval | None) -> str:
         """Return the mean and its interval as text, such as ``+1.20 [−0.31, +2.71]``."""
-        if found is None:
+        if pair is None:
             return "–"
         digits = self.digits
         form, sign = (f"{{:.{digits}f}}", "×") if self.ratio else (f"{{:+.{digits}f}}", "")
-        numbers = [n for n in (found.mean, found.low, found.high) if n is not None]
+        numbers = [n for n in (pair.mean, pair.low, pair.high) if n is not None]
         mean, *ends = (form.format(round(n, digits) + 0.0) for n in numbers)  # no −0.00
         text = sign + mean + (f" [{', '.join(ends)}]" if ends else "")
-        part = "" if found.count == found.seeds else f" ({found.count} of {found.seeds})"
+        part = "" if pair.count == pair.seeds else f" ({pair.count} of {pair.seeds})"
         return (text + part).replace("-", "−")
 
-    def shown(self, found: Interval | None) -> int:
+    def shown(self, pair: Interval | None) -> int:
         """Return 1 or -1 if the whole interval is above or below no difference, otherwise 0."""
-        if found is None or found.low is None or found.high is None:
+        if pair is None or pair.low is None or pair.high is None:
             return 0
         none = 1.0 if self.ratio else 0.0
-        return (found.low > none) - (found.high < none)
+        return (pair.low > none) - (pair.high < none)
 
 
 def final_of(runs: Runs) -> Measure:
@@ -80,7 +82,7 @@ def final_of(runs: Runs) -> Measure:
     return Measure("final", "final", ratio=False, digits=runs.scale.digits)
 
 
-def measures_of(runs: Runs) -> list[Measure]:
+def _measures(runs: Runs) -> list[Measure]:
     """Return the measures: final and best score, and rounds to each target."""
     text = runs.scale.text
     return [
@@ -105,9 +107,9 @@ def reference_of(runs: Runs, wanted: str | None) -> str:
 
 def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Interval | None:
     """Compare over the seeds that both have; return None if no seed has both numbers."""
-    own, other = (_by_seed(runs, name, measure) for name in (variant, reference))
-    shared = own.keys() & other.keys()
-    both = [(*own[seed], *other[seed]) for seed in sorted(shared)]
+    first, second = (_by_seed(runs, name, measure) for name in (variant, reference))
+    shared = first.keys() & second.keys()
+    both = [(*first[seed], *second[seed]) for seed in sorted(shared)]
     known = [(a, b) for a, m, b, n in both if a is not None and b is not None and m == n]
     if not known:
         return None
@@ -132,47 +134,103 @@ def _student(differences: Sequence[float]) -> tuple[float, ...]:
     return mean, mean - half, mean + half
 
 
-def pairs(runs: Runs, reference: str) -> list[Text | Table]:
-    """Return tables of all other variants against the reference; empty without pairs."""
-    scores = [measure for measure in measures_of(runs) if not measure.ratio]
-    rounds = [measure for measure in measures_of(runs) if measure.ratio]
-    score, unit = capital(runs.measure), f", {runs.scale.difference}" if runs.heading else ""
-    tables = [
-        _table(runs, reference, f"{score} minus that of {reference}{unit}", scores),
-        _table(runs, reference, f"Rounds divided by those of {reference}", rounds),
-    ]
-    found = [table for table in tables if table.rows and len(table.columns) > 2]
-    most = max((int(row[1]) for table in found for row in table.rows), default=0)
-    return [Text(_note(most)), *found] if found else []
-
-
-def _table(runs: Runs, reference: str, title: str, measures: Sequence[Measure]) -> Table:
-    rows = []
-    for variant in (v for v in runs.by_score if v != reference):
-        found = [interval(runs, variant, reference, measure) for measure in measures]
-        if seeds := max((one.seeds for one in found if one), default=0):
-            cells = (m.text(one) for m, one in zip(measures, found, strict=True))
-            rows.append((variant, str(seeds), *cells))
-    columns = ("algorithm", "seeds", *(measure.name for measure in measures))
-    return Table(caption=title, columns=columns, rows=tuple(rows))
-
-
-def _by_seed(runs: Runs, variant: str, measure: Measure) -> dict[tuple[int, int], Known]:
+def _by_seed(
+    runs: Runs, variant: str, measure: Measure
+) -> dict[tuple[int, int], tuple[float | None, int]]:
+    """Return the number of each run, and the rounds after which it was measured."""
     rows = runs.of(variant).select("directory", measure.column, "rounds").rows()
     # Scores change when a run continues, rounds to a target do not.
     return {runs.seed(d): (value, 0 if measure.ratio else done) for d, value, done in rows}
 
 
-def _note(most: int) -> str:
-    meaning = "Means over the seeds that both have (of ratios the geometric mean)"
-    if most == 1:
+def pairs(runs: Runs, reference: str) -> list[Text | Table]:
+    """Return tables of all other variants against the reference; empty without pairs."""
+    unit = f", {runs.scale.difference}" if runs.heading else ""
+    titles = {
+        False: f"{capital(runs.measure)} minus that of {reference}{unit}",
+        True: f"Rounds divided by those of {reference}",
+    }
+    tables = [
+        _table(runs, reference, title, [m for m in _measures(runs) if m.ratio == ratio])
+        for ratio, title in titles.items()
+    ]
+    filled = [table for table in tables if table.rows and len(table.columns) > 2]
+    seeds = max((int(row[1]) for table in filled for row in table.rows), default=0)
+    return [Text(_note(runs, seeds)), *filled] if filled else []
+
+
+def _table(runs: Runs, reference: str, title: str, measures: Sequence[Measure]) -> Table:
+    rows = []
+    for variant in (v for v in runs.by_score if v != reference):
+        intervals = [interval(runs, variant, reference, measure) for measure in measures]
+        if seeds := max((pair.seeds for pair in intervals if pair), default=0):
+            cells = (m.text(pair) for m, pair in zip(measures, intervals, strict=True))
+            rows.append((variant, str(seeds), *cells))
+    columns = ("algorithm", "seeds", *(measure.name for measure in measures))
+    return Table(caption=title, columns=columns, rows=tuple(rows))
+
+
+def _note(runs: Runs, seeds: int) -> str:
+    """Say how the tables are made, and what their intervals leave out."""
+    meaning = "Each cell is the mean over the seeds that both have (of ratios the geometric mean)"
+    if seeds == 1:
         return f"{meaning}. One seed has no interval: these differences may be chance."
-    few = f"With only {most} seeds nobody can check that" if most < 10 else "It assumes that"
+    splits = {config.data.seed for config in runs.configs.values()}
+    shared = "All runs share one partition, so it" if len(splits) == 1 else "It"
     return (
-        f"{meaning}, and in brackets their {percent(CONFIDENCE)} interval by Student's paired t"
-        " (none where all seeds differ by the same)."
-        f" {few} differences are normal{', as it assumes' if most < 10 else ''}. It covers the"
-        " first model, cohorts and batches, not other data, and is not widened for the number of"
-        " comparisons. (k of n): only k of n seeds count, as in the others one of the two did not"
-        " reach the target, or has fewer rounds."
+        f"{meaning}, with its {100 * CONFIDENCE:g} % interval by Student's paired t in brackets."
+        " There is no interval where all seeds have the same difference. The interval assumes that"
+        f" differences are normal, which {seeds} seeds cannot confirm. {shared} covers the first"
+        " model, the cohorts and the batches, but no other data. It is not widened for the number"
+        " of comparisons. (k of n): only k of n seeds count; in the others one of the two has fewer"
+        " rounds or did not reach the target."
     )
+
+
+def forest(runs: Runs, reference: str) -> Figure | None:
+    """Return the figure of the tables: dots with their intervals; None without any interval."""
+    others = [variant for variant in runs.drawn if variant != reference]
+    final, _, *ratios = _measures(runs)
+    intervals = {m: [interval(runs, v, reference, m) for v in others] for m in (final, *ratios)}
+    known = [m for m, row in intervals.items() if any(one and one.low is not None for one in row)]
+    if final not in known:
+        return None
+    measures = [final, *known[1:][1 - SHOWN :]]
+    alt = f"Against {reference}: " + "; ".join(
+        f"{m.name}: "
+        + ", ".join(f"{v} {m.text(i)}" for v, i in zip(others, intervals[m], strict=True))
+        for m in measures
+    )
+    with styled():
+        figure = new_figure(0.9 + 0.3 * len(others))
+        grid = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
+        for axes, measure in zip(grid, measures, strict=True):
+            _draw(axes, measure, dict(zip(others, intervals[measure], strict=True)), runs)
+            axes.set_title(f"Rounds {measure.name}" if measure.ratio else f"Final {runs.measure}")
+            unit = f"minus {reference}, {runs.scale.difference}"
+            axes.set_xlabel(f"divided by {reference}" if measure.ratio else unit)
+        svg = svg_of(figure, alt)
+    return Figure(
+        name="pairs",
+        svg=svg,
+        alt=alt,
+        caption=f"Means and {100 * CONFIDENCE:g} % intervals of the tables below. The vertical line"
+        f" is {reference}. An interval that crosses it shows no difference.",
+    )
+
+
+def _draw(axes: Axes, measure: Measure, rows: dict[str, Interval | None], runs: Runs) -> None:
+    if measure.ratio:
+        axes.set_xscale("log")
+        plain_ticks(axes.xaxis)
+    axes.grid(axis="x", linewidth=0.7)
+    axes.axvline(1 if measure.ratio else 0, color=INK, linewidth=1)
+    for row, (variant, pair) in enumerate(rows.items()):
+        if pair is not None:
+            position = runs.positions[variant]
+            ink = colour(position)
+            axes.plot([pair.mean], [row], marker(position), color=ink, markersize=5.5)
+            if pair.low is not None and pair.high is not None:
+                axes.plot([pair.low, pair.high], [row, row], color=ink, linewidth=1.6)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)

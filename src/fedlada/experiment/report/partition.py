@@ -1,32 +1,31 @@
-"""The figure of a partition: the number of examples of each client, by class if there are any."""
+"""A partition as a figure and as a table: the examples of each client, by class if it has any."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Group
+from rich.table import Table
 from torch import Tensor
 
 from ...data import Images, Summary
+from ...results.plot import colour
 from ..config.experiment import Experiment
 from ..run.problem import holders, split
-from .blocks import Block, Figure, Text
-from .figures import NARROW, WIDTH, new_figure, plain_axes, styled, svg_of
-from .labels import width_of
-from .style import MUTED, alone, colour
+from .figures import new_figure, styled, svg_of
+from .page import Block, Figure, Text
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-__all__ = ["drawn", "partitions"]
+__all__ = ["holdings", "partition_svg", "partitions"]
 
 SHOWN = 4  # maximum number of partitions
-BLUE = (0.13, 0.53, 0.80)  # more opaque where a client holds more; fits any background
-HEIGHT = 2.9  # inches
 NAMED = 20  # maximum number of classes whose names fit
 
 
-def partitions(configs: list[Experiment]) -> list[Block]:
+def partitions(configs: Sequence[Experiment]) -> list[Block]:
     """Return one figure for each distinct partition of the runs."""
     distinct = {
         repr((c.data, c.evaluate.split if c.evaluate.split == "validation" else "")): c
@@ -35,8 +34,10 @@ def partitions(configs: list[Experiment]) -> list[Block]:
     blocks: list[Block] = []
     for number, config in enumerate(list(distinct.values())[:SHOWN], 1):
         if ":" in config.data.dataset:
-            text = f"Not drawn: a report does not import {config.data.dataset}, where the data are"
-            blocks.append(Text(f"{text} from; fedlada partition FILE --draw does."))
+            text = (
+                f"Not drawn: a report does not import {config.data.dataset}, which makes the data;"
+            )
+            blocks.append(Text(f"{text} `fedlada partition FILE --draw` does."))
             continue
         try:
             blocks.append(_figure(config, f"partition-{number}"))
@@ -47,93 +48,95 @@ def partitions(configs: list[Experiment]) -> list[Block]:
     return blocks
 
 
-def drawn(config: Experiment) -> str:
+def partition_svg(config: Experiment) -> str:
     """Return the figure of one experiment's partition as the text of an SVG file."""
-    return alone(_figure(config, "partition").svg)
+    return _figure(config, "partition").svg
 
 
 def _figure(config: Experiment, name: str) -> Figure:
     train, _ = split(config)
-    found = holders(config.data, train).summary()
+    summary = holders(config.data, train).summary()
     data = config.data
     kind = f"{data.dataset}, {data.partition}" + (
         "" if data.partition in ("iid", "natural") else f" with concentration {data.concentration}"
     )
     things = "images" if isinstance(train, Images) else "examples"
-    first, *rest = str(found).splitlines()
-    if found.histograms is None:
-        alt = f"Bars of {things} per client: {kind}. {'; '.join(rest)}."
-        svg, narrow = (_bars(found, things, alt, width) for width in (WIDTH, NARROW))
-        how = f"One bar per client, the largest first; its height is the number of {things}."
-    else:
-        alt = f"Heat map of {things} per class and client: {kind}. {'; '.join(rest)}."
-        svg, narrow = (
-            _heat_map(found.histograms, train.classes, things, alt, width)
-            for width in (WIDTH, NARROW)
-        )
-        how = (
-            "One column per client, in the order of their largest class; the stronger the colour,"
-            f" the more {things} of the class (row) it holds."
-        )
+    first, *rest = str(summary).splitlines()
+    with styled():
+        figure = new_figure(2.8)
+        if summary.histograms is None:
+            what, how = f"{things} per client", "One bar per client, the largest first."
+            _bars(figure, summary.sizes)
+        else:
+            what = f"{things} per class and client"
+            how = "One column per client, sorted by its largest class."
+            _heat_map(figure, summary.histograms, train.classes)
+        alt = f"{what.capitalize()}: {kind}. {'; '.join(rest)}."
+        figure.axes[0].set(title=what.capitalize(), xlabel=f"{len(summary.sizes)} clients")
+        figure.axes[0].set_xticks([])
+        svg = svg_of(figure, alt)
     return Figure(
         name=name,
         svg=svg,
-        narrow=narrow,
         alt=alt,
-        caption=f"Who holds what: {kind}, data.seed {data.seed}. {how}"
-        f" {first.partition(': ')[2]}; {'; '.join(rest)}.",
+        caption=f"{kind}, data.seed {data.seed}. {how} {first.partition(': ')[2]};"
+        f" {'; '.join(rest)}.",
     )
 
 
-def _axes(figure: Drawing, left: float, right: float) -> Axes:
-    """Return axes that leave so many inches free at the sides."""
-    wide = figure.get_figwidth()
-    return figure.add_axes((left / wide, 0.16, 1 - (left + right) / wide, 0.72))
+def _bars(figure: Drawing, sizes: Tensor) -> None:
+    heights = sorted((int(size) for size in sizes), reverse=True)
+    figure.add_subplot().bar(range(len(heights)), heights, color=colour(0), width=0.8)
 
 
-def _bars(found: Summary, things: str, alt: str, width: float) -> str:
-    sizes = sorted((int(size) for size in found.sizes), reverse=True)
-    with styled():
-        figure = new_figure(HEIGHT, width=width)
-        left = 0.1 + width_of(str(sizes[0])) / 72
-        axes = _axes(figure, left, 0.0)
-        axes.bar(range(len(sizes)), sizes, color=colour(0), width=0.8)
-        across = f"{len(sizes)} clients"
-        plain_axes(axes, f"{things.capitalize()} per client", across, left=left)
-        axes.set_xticks([])
-        return svg_of(figure, alt)
-
-
-def _heat_map(counts: Tensor, classes: tuple[str, ...], things: str, alt: str, width: float) -> str:
-    from matplotlib.colors import LinearSegmentedColormap
+def _heat_map(figure: Drawing, counts: Tensor, classes: Sequence[str]) -> None:
+    from matplotlib import colormaps
 
     clients = sorted(
         range(len(counts)),
         key=lambda client: (int(counts[client].argmax()), -int(counts[client].max())),
     )
-    image = counts[clients].T.numpy()
-    most = int(image.max())
-    with styled():
-        figure = new_figure(HEIGHT, width=width)
-        colours = LinearSegmentedColormap.from_list("held", [(*BLUE, 0.0), (*BLUE, 1.0)])
-        named = len(classes) <= NAMED
-        names = classes if named else (str(len(classes)),)
-        left, right = 0.1 + max(map(width_of, names)) / 72, 0.3 + width_of(str(most)) / 72
-        axes = _axes(figure, left, right)
-        axes.imshow(image, colours, vmin=0, vmax=most, aspect="auto", interpolation="none")
-        title = f"{things.capitalize()} per class and client"
-        plain_axes(axes, title, f"{len(clients)} clients", left=left)
-        axes.set_xticks([])
-        if named:
-            axes.set_yticks(range(len(classes)), classes, ha="left")
-            axes.tick_params(axis="y", pad=72 * left)
-        scale = _axes(figure, width - right + 0.12, right - 0.24)
-        ramp = [[step] for step in range(64, -1, -1)]
-        scale.imshow(ramp, colours, aspect="auto", interpolation="none")
-        scale.set_xticks([])
-        scale.set_yticks([0, 64], [str(most), "0"])
-        scale.tick_params(length=0, pad=3, labelright=True, labelleft=False)
-        for box in (axes, scale):
-            for spine in box.spines.values():
-                spine.set(visible=True, color=MUTED, linewidth=0.6)
-        return svg_of(figure, alt)
+    axes = figure.add_subplot()
+    image = axes.imshow(
+        counts[clients].T.numpy(),
+        colormaps["Blues"].resampled(9),  # few colours make a small colour bar
+        vmin=0,
+        aspect="auto",
+        interpolation="none",
+    )
+    if len(classes) <= NAMED:
+        axes.set_yticks(range(len(classes)), classes)
+    figure.colorbar(image)
+
+
+def holdings(config: Experiment, *, clients: int) -> Group:
+    """Return the partition of an experiment: a summary, then a table of the first clients."""
+    train, _ = split(config)
+    held = holders(config.data, train)
+    summary = held.summary()
+    things = "images" if isinstance(train, Images) else "examples"
+    named = ("client", "owner", things) if held.names else ("client", things)
+    listed = Table(*named, box=None, header_style="bold")
+    labels = _labels(summary, train.classes)
+    for name in labels[0] if labels else ():
+        listed.add_column(name, justify="right")
+    for client in range(min(clients, len(held))):
+        cells = [str(client), *held.names[client : client + 1], str(int(summary.sizes[client]))]
+        listed.add_row(*cells, *(labels[1 + client] if labels else ()))
+    rest = len(held) - clients
+    return Group(str(summary), "", listed, f"and {rest} more clients" if rest > 0 else "")
+
+
+def _labels(summary: Summary, classes: tuple[str, ...]) -> list[list[str]]:
+    """Return a row of titles and a row per client about its labels; empty without classes."""
+    if summary.histograms is None:
+        return []
+    histograms: list[list[int]] = summary.histograms.tolist()
+    if len(classes) <= 10:
+        shown = classes[: summary.histograms.shape[1]]
+        return [[*shown], *([str(count or "·") for count in counts] for counts in histograms)]
+    rows = [["classes", "largest class"]]
+    for counts in histograms:
+        top = max(range(len(counts)), key=counts.__getitem__)
+        rows.append([str(sum(map(bool, counts))), f"{classes[top]} ({counts[top]})"])
+    return rows

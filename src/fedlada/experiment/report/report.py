@@ -1,4 +1,4 @@
-"""``fedlada report``: writes a report on runs as one HTML file and as Markdown with figures."""
+"""``fedlada report``: writes a report on runs as one HTML page and as Markdown with figures."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.sections import Data
-from ..results.comparison import capital, unapplied
-from .blocks import Section, Text
-from .curves import measures, scores as score_curves
-from .figures import styled
-from .forest import forest
-from .in_short import in_short
-from .origin import origin, settings
-from .pages import HTML, MARKDOWN, write_pages
-from .pairs import pairs, reference_of
+from ..packed import directory_of
+from ..results.scores import capital, unapplied
+from .figures import measures, scores as score_curves, styled
+from .page import HTML, MARKDOWN, Section, Text, write_pages
+from .pairs import forest, pairs, reference_of
 from .partition import partitions
 from .runs import Runs
-from .tables import costs, incidents, scores
+from .summary import summary
+from .tables import attacks, costs, incidents, provenance, scores, settings
 
 __all__ = ["HTML", "MARKDOWN", "report"]
 
@@ -36,59 +33,46 @@ def report(
     with styled():  # raises an error at once if matplotlib is missing
         pass
     runs = Runs.read(directories, targets, rounds)
-    against = reference_of(runs, reference)
-    where = directories[0] / "report" if out is None else out
+    compared = reference_of(runs, reference)
+    where = directory_of(directories[0]) / "report" if out is None else out
     words = ["fedlada", "report", *map(str, directories), "--out", str(where)]
     words += [word for target in targets or () for word in ("--target", f"{target:g}")]
     words += ["--reference", reference] if reference else []
     words += ["--rounds", str(rounds)] if rounds else []
-    sections = _sections(runs, against, shlex.join(words))
     names = {config.name: None for config in runs.configs.values()}
-    title, lead = f"Comparison: {', '.join(names)}", _lead(runs)
-    write_pages(where, title, lead, sections, positions=runs.positions)
+    title = f"Comparison: {', '.join(names)}"
+    write_pages(where, title, _lead(runs), _sections(runs, compared, shlex.join(words)))
     return where
 
 
 def _sections(runs: Runs, reference: str, command: str) -> list[Section]:
-    picture, dropped = forest(runs, reference), incidents(runs)
+    intervals = forest(runs, reference)
     return [
-        Section("In short", [*_warnings(runs), *in_short(runs), scores(runs)]),
-        Section(capital(runs.measure), [*score_curves(runs)]),
-        Section("What reaching a target takes", [*costs(runs)]),
-        Section("How sure", [*([picture] if picture else []), *pairs(runs, reference)]),
-        Section("Loss, drift and consistency", [*measures(runs)]),
-        Section("Failed and rejected replies", [dropped] if dropped else []),
-        Section("Who holds what", partitions(list(runs.configs.values()))),
+        Section("Summary", [*_warnings(runs), *summary(runs), scores(runs)]),
+        Section(capital(runs.measure), score_curves(runs)),
+        Section("Cost of each target", costs(runs)),
+        Section("Cost of each attack", attacks(runs)),
+        Section("How sure", [*([intervals] if intervals else []), *pairs(runs, reference)]),
+        Section("Loss, drift and consistency", measures(runs)),
+        Section("Failed and rejected replies", incidents(runs)),
+        Section("Partition", partitions(list(runs.configs.values()))),
         Section("Settings", settings(runs)),
-        origin(runs, command),
+        Section("How to repeat it", provenance(runs, command)),
     ]
 
 
 def _warnings(runs: Runs) -> list[Text]:
-    return [*_unfinished(runs), *(Text(text, warns=True) for text in unapplied(runs.ends))]
-
-
-def _unfinished(runs: Runs) -> list[Text]:
-    if not runs.unfinished:
-        return []
-    begun = [f"{run.name} ({at} of {of})" for run, (at, of) in runs.unfinished.items() if at]
-    waiting = [run.name for run, (at, _) in runs.unfinished.items() if not at]
-    verb = "is" if len(runs.unfinished) == 1 else "are"
-    text = (
-        f"{len(runs.unfinished)} of {len(runs.configs)} runs {verb} not finished; what is below may"
-        " change."
-    )
-    text += f" Rounds so far: {', '.join(begun)}." if begun else ""
-    text += f" Not begun, and not counted below: {', '.join(waiting)}." if waiting else ""
-    return [Text(text, warns=True)]
-
-
-def _clients(data: Data) -> str:
-    if data.clients is None:
-        return "one owner alone" if data.only is not None else "one client per owner"
-    if data.only is not None:
-        return f"one of {data.clients} clients alone"
-    return f"{data.clients} client{'s' * (data.clients > 1)}"
+    texts = unapplied(runs.ends)
+    if runs.unfinished:
+        begun = [f"{run.name} ({at} of {of})" for run, (at, of) in runs.unfinished.items() if at]
+        waiting = [run.name for run, (at, _) in runs.unfinished.items() if not at]
+        verb = "is" if len(runs.unfinished) == 1 else "are"
+        text = f"{len(runs.unfinished)} of {len(runs.configs)} runs {verb} not finished; these"
+        text += " results may change."
+        text += f" Rounds so far: {', '.join(begun)}." if begun else ""
+        text += f" Not started and not counted: {', '.join(waiting)}." if waiting else ""
+        texts.insert(0, text)
+    return [Text(text, warns=True) for text in texts]
 
 
 def _lead(runs: Runs) -> str:
@@ -102,8 +86,16 @@ def _lead(runs: Runs) -> str:
     algorithms = f"{count} algorithm{'s' * (count > 1)}" + (
         f" in {variants} variants" if variants > count else ""
     )
-    until = f" The first {runs.limit} rounds." if runs.limit else ""
+    until = f" Only the first {runs.limit} rounds count." if runs.limit else ""
     return (
         f"{algorithms}, {each} seed{'s' * (each != '1')} each; {'; '.join(data)};"
         f" evaluated on the {runs.split} split.{until}"
     )
+
+
+def _clients(data: Data) -> str:
+    if data.clients is None:
+        return "one owner alone" if data.only is not None else "one client per owner"
+    if data.only is not None:
+        return f"one of {data.clients} clients alone"
+    return f"{data.clients} client{'s' * (data.clients > 1)}"

@@ -11,18 +11,16 @@ from typing import NamedTuple
 
 import polars as pl
 
-from ...client.objective import Objective
-from ...client.scale import Scale
-from ...data import STATISTICS
 from ...errors import ExperimentError
+from ...training.objective import Objective, Scale
 from ..config.experiment import Experiment
-from ..results.comparison import targets_of
 from ..results.frames import configurations, frame, judged, measured, summary
+from ..results.scores import targets_of
 from ..run.directory import RunDirectory
 
-__all__ = ["Runs", "Unit", "percent"]
+__all__ = ["Runs", "Unit"]
 
-CROWD = 10  # maximum number of lines in one panel; more lines get one panel per algorithm
+CROWD = 10  # maximum number of lines in a figure; with more variants the best are drawn
 
 
 class Unit(NamedTuple):
@@ -75,28 +73,20 @@ class Runs:
         return list(self.ends["variant"].unique(maintain_order=True))
 
     @cached_property
-    def positions(self) -> dict[str, int]:
-        """The position of each variant, which determines its colour, dashes and marker.
+    def drawn(self) -> list[str]:
+        """The variants in figures, the best first."""
+        return self.by_score[:CROWD]
 
-        It is the position among all variants or, if the report is crowded, among those with the
-        same title.
-        """
-        if self.places:
-            return {variant: self.places.index(variant) for variant in self.variants}
-        if not self.crowded:
-            return {variant: place for place, variant in enumerate(self.variants)}
-        same = [[v for v in self.variants if self.titles[v] == t] for t in self.titles.values()]
-        return {variant: place for group in same for place, variant in enumerate(group)}
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The position of each variant, which determines its colour, dashes and marker."""
+        order = self.places or sorted(self.variants, key=lambda variant: variant not in self.drawn)
+        return {variant: order.index(variant) for variant in self.variants}
 
     @cached_property
     def titles(self) -> dict[str, str]:
         """The title of each variant's algorithm."""
         return dict(self.ends.select("variant", "title").rows())
-
-    @property
-    def crowded(self) -> bool:
-        """Whether there are too many variants for one panel."""
-        return len(self.variants) > CROWD and len(set(self.titles.values())) > 1
 
     def of(self, variant: str) -> pl.DataFrame:
         """Return the rows of ``ends`` that belong to a variant."""
@@ -141,17 +131,11 @@ class Runs:
         return self.scale.heading(self.measure)
 
     @cached_property
-    def things(self) -> str:
-        """The word for the examples of these runs: images or examples."""
-        known = all(config.data.dataset in STATISTICS for config in self.configs.values())
-        return "images" if known else "examples"
-
-    @cached_property
     def unfinished(self) -> dict[Path, tuple[int, int]]:
         """The unfinished runs, with their finished rounds and their total rounds."""
         found = {}
         for run, config in self.configs.items():
-            rounds = int(str(RunDirectory(run).last_record().get("round", 0)))
+            rounds = RunDirectory(run).round
             if not (RunDirectory(run).finished() or (self.limit and rounds >= self.limit)):
                 found[run] = (rounds, config.federation.rounds)
         return found
@@ -165,10 +149,22 @@ class Runs:
     @cached_property
     def time_unit(self) -> Unit:
         """The unit of time in the whole report: seconds, minutes or hours."""
-        longest = _largest(self.rounds["total_seconds"])
-        if longest < 600:
-            return Unit("seconds", 1.0)
-        return Unit("minutes", 1 / 60) if longest < 10_800 else Unit("hours", 1 / 3600)
+        return _time_unit(_largest(self.rounds["total_seconds"]))
+
+    @cached_property
+    def simulated_unit(self) -> Unit | None:
+        """The unit of simulated time; None unless all runs have it."""
+        times = self.rounds["time"]
+        if times.null_count():
+            return None
+        unit = _time_unit(_largest(times))
+        return Unit(f"simulated {unit.name}", unit.factor)
+
+    @property
+    def cost_units(self) -> dict[str, Unit]:
+        """The units of what a run takes: rounds, bytes, seconds and, if known, simulated time."""
+        units = {"rounds": Unit("rounds", 1.0), "bytes": self.bytes_unit, "seconds": self.time_unit}
+        return units | ({"simulated": self.simulated_unit} if self.simulated_unit else {})
 
     def _each_seed_once(self) -> None:
         seen: dict[tuple[str, tuple[int, int]], str] = {}
@@ -181,9 +177,10 @@ class Runs:
             seen[key] = directory
 
 
-def percent(share: float) -> str:
-    """Return a share as text, such as ``80 %``."""
-    return f"{100 * share:.4g} %"
+def _time_unit(longest: float) -> Unit:
+    if longest < 600:
+        return Unit("seconds", 1.0)
+    return Unit("minutes", 1 / 60) if longest < 10_800 else Unit("hours", 1 / 3600)
 
 
 def _largest(values: pl.Series) -> float:

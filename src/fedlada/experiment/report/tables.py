@@ -1,32 +1,48 @@
-"""The tables of a report: scores, costs of targets, and failed, rejected or limited replies."""
+"""The tables of a report: scores, costs, failed replies, settings, and the origin of the runs."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
 
-from ..results.comparison import capital, scored, span, spread
+from ...redteam.attacks import ATTACKS
+from ..config.keys import flatten
+from ..packed import file_text
+from ..results.damage import damages
+from ..results.frames import SEEDS
+from ..results.scores import capital, reached, scored, span, spread
 from ..run.directory import RunDirectory
-from .blocks import Table, Text
-from .runs import Runs, Unit
+from .page import Block, Code, Points, Table, Text
+from .runs import Runs
 
-__all__ = ["costs", "incidents", "scores"]
+__all__ = ["attacks", "costs", "incidents", "provenance", "scores", "settings"]
 
 KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
+OMITTED = (*SEEDS, "algorithm", "label", "name")
+"""Keys that have a column of their own in the table of settings."""
 
 
 def scores(runs: Runs) -> Table:
     """Return best and final score of each variant, and the bytes and time of its runs."""
-    sent, took = runs.bytes_unit, runs.time_unit
+    sent, took, simulated = runs.bytes_unit, runs.time_unit, runs.simulated_unit
     rows = []
     for variant in runs.by_score:
-        ends = runs.of(variant)
-        own = runs.rounds.filter(pl.col("variant") == variant)
-        totals = own.group_by("directory", maintain_order=True).agg(
-            pl.col("total_bytes", "total_seconds").last()
+        ends, timed = runs.of(variant), tuple[str, ...]()
+        totals = (
+            runs.rounds.filter(pl.col("variant") == variant)
+            .group_by("directory", maintain_order=True)
+            .agg(pl.col("total_bytes", "total_seconds", "time").last())
         )
+        if simulated is not None:
+            timed = (
+                spread([simulated.factor * v for v in totals["time"].drop_nulls()], 1),
+                span(ends["asked"]),
+            )
         rows.append(
             (
                 variant,
@@ -34,80 +50,176 @@ def scores(runs: Runs) -> Table:
                 span(ends["rounds"]) + _applied(ends),
                 scored(ends["final"], runs.scale),
                 scored(ends["best"], runs.scale),
-                spread([sent.factor * v for v in totals["total_bytes"]], 1),
-                spread([took.factor * v for v in totals["total_seconds"]], 1),
+                spread([sent.factor * v for v in totals["total_bytes"].drop_nulls()], 1),
+                spread([took.factor * v for v in totals["total_seconds"].drop_nulls()], 1),
+                *timed,
             )
         )
+    columns: tuple[str, ...] = ("algorithm", "runs", "rounds", "final", "best")
+    columns += (sent.name, took.name)
+    note = ""
+    if simulated is not None:
+        columns += (simulated.name, "tasks")
+        note = " Simulated time is that of the devices; tasks are those that clients were sent."
+    extreme = "highest" if runs.scale.higher else "lowest"
     return Table(
         caption=f"{capital(runs.measure)} on the {runs.split} split{runs.heading}",
-        columns=("algorithm", "runs", "rounds", "final", "best", sent.name, took.name),
+        columns=columns,
         rows=tuple(rows),
-        note="Mean ± standard deviation over runs, which differ in their seeds (no ± where all are"
-        f" equal). Best is the {_extreme(runs)} of all evaluations, so it is optimistic: it was"
-        " picked on the split it is measured on."
-        f" {sent.name} both ways, all clients of all rounds; time of the rounds as they were run,"
-        " evaluation not included.",
+        note="± is the standard deviation over seeds; there is none where all runs are equal."
+        f" Best is the {extreme} of all evaluations, so it is optimistic: it was picked on the"
+        f" split it is measured on. {sent.name} are those of all messages, both ways. Time is the"
+        f" measured duration of the rounds without evaluation.{note}",
     )
-
-
-def _extreme(runs: Runs) -> str:
-    return "highest" if runs.scale.higher else "lowest"
 
 
 def _applied(ends: pl.DataFrame) -> str:
     """Return in how many rounds the model changed, if not in all."""
-    all_were = (ends["applied"] == ends["rounds"]).all()
-    return "" if all_were else f" ({span(ends['applied'])} applied)"
+    all_applied = (ends["applied"] == ends["rounds"]).all()
+    return "" if all_applied else f" ({span(ends['applied'])} applied)"
 
 
-def costs(runs: Runs) -> list[Text | Table]:
+def costs(runs: Runs) -> list[Block]:
     """Return tables of the rounds, bytes and time to each target."""
     if not runs.targets:
         return []
-    titles = {
-        "rounds": ("Rounds", Unit("rounds", 1)),
-        "bytes": (f"{runs.bytes_unit.name} on the wire", runs.bytes_unit),
-        "seconds": (runs.time_unit.name.capitalize(), runs.time_unit),
-    }
     side = "above" if runs.scale.higher else "below"
     meaning = (
-        f"Until the first evaluated round at or {side} the target on the {runs.split} split; mean ±"
-        " standard deviation over the runs that reached it. (k of n): only k of n runs did."
+        f"Until the first evaluated round at or {side} the target on the {runs.split} split: the"
+        " mean over the runs that reached it. ± is the standard deviation over seeds. (k of n):"
+        " only k of n runs reached the target."
     )
     tables = [
         Table(
-            caption=title,
+            caption=capital(unit.name),
             columns=("algorithm", *map(runs.scale.text, runs.targets)),
             rows=tuple(
-                (v, *(_reached(runs.of(v)[f"{name}_to_{t:g}"], unit) for t in runs.targets))
+                (
+                    v,
+                    *(
+                        reached(runs.of(v)[f"{cost}_to_{t:g}"], unit.factor, 1)
+                        for t in runs.targets
+                    ),
+                )
                 for v in runs.by_score
             ),
         )
-        for name, (title, unit) in titles.items()
+        for cost, unit in runs.cost_units.items()
     ]
     return [Text(meaning), *tables]
 
 
-def _reached(values: pl.Series, unit: Unit) -> str:
-    there = [unit.factor * float(value) for value in values.drop_nulls()]
-    text = spread(there, 1) if there else "not reached"
-    return text if len(there) == len(values) else f"{text} ({len(there)} of {len(values)})"
+def attacks(runs: Runs) -> list[Block]:
+    """Return what each attack costs under each defence, and what the attackers send, if any."""
+    tables: list[Block] = [
+        Table(
+            caption=one.title,
+            columns=tuple(one.columns),
+            rows=tuple(map(tuple, one.rows)),
+            note=one.note,
+        )
+        for one in damages(runs.configs, runs.rounds, runs.scale)
+    ]
+    named = {config.federation.attack for config in runs.configs.values()}
+    sent = tuple(f"`{name}`: {attack.about}." for name, attack in ATTACKS.items() if name in named)
+    return [*tables, Points(sent)] if sent else tables
 
 
-def incidents(runs: Runs) -> Table | None:
-    """Return the failed, rejected and limited replies by reason; None if there were none."""
+def incidents(runs: Runs) -> list[Block]:
+    """Return a table of the failed, rejected and limited replies by reason, if there were any."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for directory, variant in runs.ends.select("directory", "variant").rows():
         for record in RunDirectory(Path(directory)).records():
             for kind in KINDS:
                 for reason, count in record.get(kind, {}).items():
                     counts[variant, kind, reason] += count
-    if not counts:
-        return None
     rows = [(v, KINDS[kind], reason, f"{n:,}") for (v, kind, reason), n in sorted(counts.items())]
-    return Table(
-        caption="Replies that did not arrive, or were not taken as they came",
+    table = Table(
+        caption="Replies that failed, were rejected or were limited",
         columns=("algorithm", "what", "reason", "replies"),
         rows=tuple(rows),
         words=("what", "reason"),
     )
+    return [table] if rows else []
+
+
+def settings(runs: Runs) -> list[Block]:
+    """Return a table of the settings that differ, and one complete configuration."""
+    flats = {
+        str(run): flatten(config.model_dump(mode="json")) for run, config in runs.configs.items()
+    }
+    first, *others = flats.values()
+    shared = {k for k, v in first.items() if all(k in f and f[k] == v for f in others)}
+    rows = []
+    for variant in runs.by_score:
+        directories = runs.of(variant)["directory"]
+        flat = flats[directories[0]]
+        differing = [
+            f"{key.removeprefix('settings.')} = {json.dumps(value)}"
+            for key, value in flat.items()
+            if key.startswith("settings.") or key not in (*shared, *OMITTED)
+        ]
+        algorithm = flat["algorithm"]
+        name = algorithm if isinstance(algorithm, str) else json.dumps(algorithm)
+        prefix = f"{name}: " if name != runs.titles[variant] else ""
+        seeds = sorted({runs.seed(directory)[0] for directory in directories})
+        rows.append((variant, prefix + (", ".join(differing) or "–"), ", ".join(map(str, seeds))))
+    best = RunDirectory(Path(runs.of(runs.by_score[0])["directory"][0]))
+    return [
+        Table(
+            caption="Settings, and what else differs between algorithms",
+            columns=("algorithm", "settings", "seeds"),
+            rows=tuple(rows),
+            words=("settings",),
+            note="All other settings are equal and stand in the file below. `lr` is the learning"
+            " rate of round 1.",
+        ),
+        Code(
+            caption=f"The configuration of {runs.by_score[0]}, `{best.path.name}`",
+            text=file_text(best.config_file) or "",
+            language="toml",
+            folded=True,
+        ),
+    ]
+
+
+def provenance(runs: Runs, command: str) -> list[Block]:
+    """Return the commands that made the runs, how to repeat one, and the machines."""
+    ends = [end for run in runs.configs if (end := RunDirectory(run).done()) is not None]
+    commands = Counter(_words(end["command"]) for end in ends)
+    example = next(iter(runs.configs))
+    blocks: list[Block] = []
+    if commands:
+        lines = "\n".join(
+            f"{words}  # {count} run{'s' * (count != 1)}" for words, count in commands.items()
+        )
+        blocks.append(Code(caption="These commands made the runs:", text=lines))
+    blocks += [
+        Code(
+            caption="The configuration of a run is enough to repeat it, to the same bits on the"
+            " same machine and versions. For example:",
+            text=f"fedlada run {shlex.quote(str(RunDirectory(example).config_file))}"
+            f" --out {shlex.quote(f'again/{example.name}')}",
+        ),
+        Code(caption="This command made the report:", text=command),
+    ]
+    machines = Counter(tuple(_machine(end)) for end in ends)
+    table = Table(
+        caption="Machines and versions",
+        columns=("processor", "cores", "threads", "system", "versions", "runs"),
+        rows=tuple((*machine, str(count)) for machine, count in machines.items()),
+        words=("system", "versions"),
+    )
+    return [*blocks, table] if machines else blocks
+
+
+def _words(command: Iterable[str]) -> str:
+    program, *words = command
+    name = Path(program).name
+    return shlex.join(["fedlada" if name == "cli.py" else name, *words])
+
+
+def _machine(end: dict[str, dict[str, object]]) -> list[str]:
+    machine, versions = end["machine"], end["versions"]
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [*(str(machine[k]) for k in ("processor", "cores", "torch_threads", "system")), names]

@@ -1,5 +1,1 @@
 """The results of runs: data frames, comparisons, the best settings."""
-
-from .frames import frame, summary
-
-__all__ = ["frame", "summary"]

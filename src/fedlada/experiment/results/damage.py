@@ -1,209 +1,106 @@
-"""What attacks cost: the score without the colluders minus the score under attack, in points."""
+"""The cost of attacks: the score that each attack takes away under each defence."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.table import Table
+import polars as pl
 
-from ...engines.attacks import ATTACKS
-from ..run.attack import ABSENT, BASELINES, HONEST, Cell
-from ..run.attack_directory import Line
-from ..run.defences import DEFENCES
+from ...redteam.defences import ABSENT, ATTACK_NAMES, DEFENCES, HONEST
+from ...training.objective import Scale
+from ..config.experiment import Experiment
+from .frames import summary, variants
+from .tuning import LAST
 
-__all__ = [
-    *("Damage", "Spread", "as_csv", "as_table", "damages", "rows_of", "shares_of", "worst"),
-]
+__all__ = ["Damage", "damages"]
 
+KEYS = tuple(f"federation.{k}" for k in ("attack", "attackers", "attack_strength", "defence"))
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds, and the smallest and largest of them."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread | None:
-        """Return the spread of the values; None if there are none, or one is not known."""
-        known = [value for value in values if value is not None]
-        if not known or len(known) < len(values):
-            return None
-        return cls(math.fsum(known) / len(known), min(known), max(known), len(known))
-
-    def text(self, form: str = "{:.1f}") -> str:
-        """Return ``12.3`` or, for several seeds, ``12.3 [11.9, 12.8]``."""
-        mean, low, high = (form.format(v + 0.0) for v in (self.mean, self.low, self.high))
-        return (mean if self.count == 1 else f"{mean} [{low}, {high}]").replace("-", "−")
+Scores = dict[tuple[int, int], float]
+"""The score of each pair of seeds, in its unit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One attack under one defence, at the strength that costs most, over all seeds."""
+    """A table for one federation and one number of attackers: attacks down, defences across."""
 
-    attack: str
-    defence: str
-    share: float
-    strength: float | None
-    score: Spread | None
-    """In percent."""
-    damage: Spread | None
-    """Points below the run without the colluders."""
-    lines: tuple[Line, ...]
-    """The cells of this attack, defence, share and strength."""
-
-    @property
-    def backdoor(self) -> Spread | None:
-        """How many of 100 stamped inputs are taken for the target."""
-        known = [line["backdoor"] for line in self.lines]
-        return Spread.of([None if value is None else 100 * value for value in known])
-
-    def mean_of(self, key: str, name: str | None = None) -> float | None:
-        """Return the mean over seeds of a number of the lines, or of all numbers of a table."""
-        found = [line[key] for line in self.lines]
-        numbers = [sum(f.values()) if name is None else f.get(name) for f in found]
-        spread = Spread.of(numbers)
-        return None if spread is None else spread.mean
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    """The scores of the baselines, then what each attack takes away; empty where nothing ran."""
+    lost: dict[tuple[str, str], Scores]
+    """What each attack takes away under each defence, by seeds."""
+    note: str
 
 
-def damages(lines: Mapping[Cell, Line], *, last: int) -> dict[Cell, Line]:
-    """Return the lines with score and damage, from the last evaluations of each curve.
-
-    ``damage`` is against the run without the colluders, ``damage_honest`` against that in which
-    nobody attacks, both with the same defence and seed.
-    """
-    scores = {cell: _score(line, last) for cell, line in lines.items()}
-    found = {}
-    for cell, line in sorted(lines.items(), key=lambda item: _place(item[0])):
-        honest = scores.get(Cell(HONEST, None, cell.defence, 0.0, cell.seed))
-        absent = scores.get(Cell(ABSENT, None, cell.defence, cell.share, cell.seed))
-        own = scores[cell]
-        found[cell] = {
-            **line,
-            "score": own,
-            "damage": None if cell.attack == HONEST else _less(absent, own),
-            "damage_honest": _less(honest, own),
-            "last": last,
-        }
-    return found
-
-
-def worst(lines: Mapping[Cell, Line]) -> list[Damage]:
-    """Return every attack under every defence, each at the strength that costs most."""
-    groups: dict[tuple[str, str, float], dict[float | None, list[Line]]] = {}
-    for cell, line in lines.items():
-        strengths = groups.setdefault((cell.attack, cell.defence, cell.share), {})
-        strengths.setdefault(cell.strength, []).append(line)
-    found = []
-    for (attack, defence, share), strengths in groups.items():
-        tried = [
-            Damage(
-                attack,
-                defence,
-                share,
-                strength,
-                Spread.of([_percent(line["score"]) for line in own]),
-                Spread.of([_percent(line["damage"]) for line in own]),
-                tuple(own),
-            )
-            for strength, own in strengths.items()
-        ]
-        found.append(max(tried, key=lambda d: math.inf if d.damage is None else d.damage.mean))
-    return found
+def damages(configs: Mapping[Path, Experiment], data: pl.DataFrame, scale: Scale) -> list[Damage]:
+    """Return a table for each federation and each number of attackers; none without attacks."""
+    ends = summary(data, last=LAST).select("directory", "final").drop_nulls()
+    finals = {Path(run): scale.factor * final for run, final in ends.rows()}
+    tables: dict[tuple[str, float], dict[tuple[str, str], Scores]] = {}
+    federations = {run: name for run, (name, _) in variants(configs, KEYS).items()}
+    attackers = {
+        (federations[run], config.federation.attackers): None
+        for run, config in configs.items()
+        if config.federation.attack != HONEST
+    }
+    for name, number in attackers:
+        for run in sorted(finals, key=lambda run: _place(configs[run])):
+            federation, seed = configs[run].federation, configs[run].data.seed
+            if federations[run] == name and (
+                federation.attack == HONEST or federation.attackers == number
+            ):
+                scores = tables.setdefault((name, number), {})
+                cell = scores.setdefault((_label(configs[run]), federation.defence), {})
+                cell[federation.seed, seed] = finals[run]
+    return [_damage(*key, scores, scale) for key, scores in tables.items()]
 
 
-def as_table(found: Sequence[Damage]) -> Group:
-    """Return a table for a terminal for each share: attacks down, defences across."""
-    return Group(*(_table(found, share) for share in shares_of(found)))
-
-
-def shares_of(found: Sequence[Damage]) -> list[float]:
-    """Return the shares of colluders that there are."""
-    return sorted({one.share for one in found if one.attack != HONEST})
-
-
-def rows_of(found: Sequence[Damage], share: float) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the defences, and for each attack a text per defence; baselines have scores."""
-    defences = list(dict.fromkeys(one.defence for one in found))
-    by_place = {(d.attack, d.defence): d for d in found if d.share in (share, 0.0)}
-    rows = {}
-    for attack in dict.fromkeys(attack for attack, _ in by_place):
-        own = [by_place.get((attack, defence)) for defence in defences]
-        rows[attack] = [_text(one) for one in own]
-    return defences, rows
-
-
-def as_csv(found: Sequence[Damage]) -> str:
-    """Return everything as comma-separated values, one row for each attack and defence."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    ends = ("mean", "low", "high")
-    measures = ("score", "damage", "backdoor")
-    table.writerow(
-        [
-            *("attack", "defence", "share", "strength", "seeds"),
-            *(f"{measure}_{end}" for measure in measures for end in ends),
-            *("limited", "rejected"),
-        ]
+def _damage(
+    name: str, number: float, scores: Mapping[tuple[str, str], Scores], scale: Scale
+) -> Damage:
+    who = f"{100 * number:g} % of the clients" if isinstance(number, float) else f"{number} clients"
+    tried = {defence for label, defence in scores if label != HONEST}
+    defences = [defence for defence in DEFENCES if defence in tried]
+    labels = list(dict.fromkeys(label for label, _ in scores))
+    baseline = ABSENT if ABSENT in labels else HONEST
+    lost = {
+        (label, defence): _lost(scores.get((baseline, defence), {}), attacked, scale)
+        for (label, defence), attacked in scores.items()
+        if label not in (HONEST, ABSENT)
+    }
+    shown = {place: _text(lost.get(place, cell), scale) for place, cell in scores.items()}
+    return Damage(
+        title=f"{name}, {who} attack",
+        columns=["attack", *defences],
+        rows=[[label, *(shown.get((label, d), "") for d in defences)] for label in labels],
+        lost=lost,
+        note=f"The rows {HONEST} and {ABSENT} are scores, the mean of the last {LAST} evaluations;"
+        f" the others are {scale.difference} lost compared with {baseline}, with the same defence"
+        " and seed (–: no such run). Several seeds: mean [least, most].",
     )
-    for one in found:
-        spreads = [getattr(one, measure) for measure in measures]
-        numbers = [None if s is None else getattr(s, end) for s in spreads for end in ends]
-        table.writerow(
-            [
-                *(one.attack, one.defence, one.share, one.strength, len(one.lines), *numbers),
-                *(one.mean_of("limited"), one.mean_of("rejected")),
-            ]
-        )
-    return text.getvalue()
 
 
-def _table(found: Sequence[Damage], share: float) -> Table:
-    defences, rows = rows_of(found, share)
-    title = f"{100 * share:g} % of the clients collude: points lost"
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    table.add_column("attack", no_wrap=True)
-    for defence in defences:
-        table.add_column(defence, justify="right")
-    for attack, cells in rows.items():
-        table.add_row(attack, *cells, end_section=attack == ABSENT)
-    return table
+def _lost(without: Scores, attacked: Scores, scale: Scale) -> Scores:
+    return {s: scale.sign * (without[s] - score) for s, score in attacked.items() if s in without}
 
 
-def _text(one: Damage | None) -> str:
-    if one is None:
-        return ""
-    spread = one.score if one.attack in BASELINES else one.damage
-    if spread is None:
-        return "diverged"
-    return spread.text() + " %" if one.attack in BASELINES else spread.text("{:+.1f}")
+def _label(config: Experiment) -> str:
+    strength = config.federation.attack_strength
+    return config.federation.attack + ("" if strength is None else f" × {strength:g}")
 
 
-def _score(line: Line, last: int) -> float | None:
-    """Return the mean of the last evaluations; None if one of them is not a number."""
-    late = [score for _, score in line["curve"][-last:]]
-    return None if not late or None in late else math.fsum(late) / len(late)
+def _place(config: Experiment) -> tuple[int, float]:
+    return ATTACK_NAMES.index(config.federation.attack), config.federation.attack_strength or 0.0
 
 
-def _place(cell: Cell) -> tuple[object, ...]:
-    """Return what cells are sorted by: baselines first, then attacks and defences as listed."""
-    attacks, defences = [*BASELINES, *ATTACKS], list(DEFENCES)
-    strength = cell.strength or 0.0
-    names = attacks.index(cell.attack), defences.index(cell.defence)
-    return (cell.share, *names, strength, cell.seed)
-
-
-def _less(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else before - after
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+def _text(scores: Scores, scale: Scale) -> str:
+    """Return ``12.3`` or, for several seeds, ``12.3 [11.9, 12.8]``."""
+    if not scores:
+        return "–"
+    digits, values = 1 if scale.unit == "%" else scale.digits, scores.values()
+    spread = sum(values) / len(values), min(values), max(values)
+    mean, least, most = (f"{round(v, digits) + 0.0:.{digits}f}" for v in spread)
+    return (mean if len(values) == 1 else f"{mean} [{least}, {most}]").replace("-", "−")

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from ... import ALGORITHMS, Algorithm, RoundRecord, Simulation
-from ...client.objective import Objective
 from ...errors import ExperimentError
+from ...training.objective import Objective
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
 from ..run.directory import CLIENTS, RunDirectory, runs_in
 
 __all__ = [
-    *("SEEDS", "configurations", "frame", "frame_of", "judged", "measured", "summary", "varied"),
+    *("SEEDS", "configurations", "frame", "judged", "measured", "numbers", "summary", "varied"),
+    *("variants", "with_totals"),
 ]
 
 SEEDS = ("federation.seed", "data.seed")
 LOOKED_AT = ("evaluate.train_sample",)
 """Settings that decide what is measured and change nothing in training."""
-COSTS = {"rounds": "round", "bytes": "total_bytes", "seconds": "total_seconds"}
+COSTS = {
+    "rounds": "round",
+    "bytes": "total_bytes",
+    "seconds": "total_seconds",
+    "simulated": "time",
+}
 COUNTED = ("failures", "rejected", "limited")
 
 Flat = dict[str, object]
@@ -36,53 +39,6 @@ def configurations(directories: Iterable[Path]) -> dict[Path, Experiment]:
     return {run: RunDirectory(run).config for run in found}
 
 
-def frame_of(runs: object, *, rounds: int | None = None) -> pl.DataFrame:
-    """Return the frame of what :func:`fedlada.frame` takes."""
-    given = [runs] if isinstance(runs, str | Path | Simulation) else runs
-    names = list(map(str, given)) if isinstance(given, Mapping) else None
-    inside = given.values() if isinstance(given, Mapping) else given
-    found: list[Any] = list(inside) if isinstance(inside, Iterable) else []
-    if found and all(isinstance(run, str | Path) for run in found):
-        return frame([Path(run) for run in found], rounds=rounds)
-    if found and all(isinstance(run, Simulation) for run in found):
-        labels = names or [str(number) for number in range(len(found))]
-        named = [(name, run.records, run) for name, run in zip(labels, found, strict=True)]
-    elif found and all(isinstance(record, RoundRecord) for record in found):
-        named = [("0", found, None)]
-    else:
-        raise ExperimentError(
-            f"runs are {runs!r:.100}; give a directory, a Simulation, several of them as a list or"
-            " by name, or a list of records."
-        )
-    lines = [
-        _about(run, simulation) | _numbers(flatten(dataclasses.asdict(record)))
-        for run, records, simulation in named
-        for record in records
-    ]
-    if not lines:
-        raise ExperimentError("No round has been run; iterate over the Simulation, or call run().")
-    for line in lines:
-        score = line.pop("score_name")
-        line["score"] = None if score is None else line.get(str(score))
-    return _with_totals(lines, of="run", rounds=rounds)
-
-
-def _about(run: str, simulation: Simulation[Any] | None) -> Flat:
-    algorithm = None if simulation is None else _algorithm_name(simulation.plan.algorithm)
-    score = None if simulation is None else simulation.score
-    return {"run": run, "algorithm": algorithm, "score_name": score}
-
-
-def _algorithm_name(algorithm: Algorithm) -> str:
-    """Return the name of an algorithm, whatever its settings, or of its parts if it has none."""
-    shape = {"local", "corrections", "server"}
-    own = {key: value for key, value in algorithm.spec().items() if key in shape}
-    for name, known in ALGORITHMS.items():
-        if own == {key: known.spec()[key] for key in own}:
-            return name
-    return "-".join([*own["corrections"], own["local"], own["server"]])
-
-
 def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
     """Return one row per run and round, in order, up to round ``rounds`` if that is given.
 
@@ -91,46 +47,65 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
     dotted key in which configurations differ, and always lr and the seed; the ``split`` of the
     evaluation; the ``score``, also under its own name (``accuracy``, ``r2``), and ``measure``, its
     name in tables; whether it is better if ``higher``; the numbers of the record, with metrics
-    under their own names and those that clients report under ``client_`` and that name; and the
-    running totals ``total_bytes`` and ``total_seconds``.
+    under their own names and those that clients report under ``client_`` and that name; the number
+    of clients ``asked``; and the running totals ``total_bytes`` and ``total_seconds``.
     """
     configs = configurations(directories)
     flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
-    titles = {run: config.title for run, config in configs.items()}
-    inside = {
-        title: varied([flat[run] for run in flat if titles[run] == title])
-        for title in titles.values()
-    }
+    named, added = variants(configs), dict[str, None]()
+    for _, keys in named.values():
+        added |= dict.fromkeys(keys)
     shared = [key for key in varied(list(flat.values())) if not key.startswith("settings.")]
-    keys = dict.fromkeys(
-        [*shared, SEEDS[0], "settings.lr", *(k for v in inside.values() for k in v)]
-    )
+    columns = dict.fromkeys([*shared, SEEDS[0], "settings.lr", *added])
     lines = []
     for run, config in configs.items():
-        words = [f"{k.rpartition('.')[2]}={flat[run].get(k)}" for k in inside[titles[run]]]
         about = {
             "run": run.name,
             "directory": str(run),
             "algorithm": config.algorithm_name,
-            "title": titles[run],
-            "variant": " ".join([titles[run], *words]),
+            "title": config.title,
+            "variant": named[run][0],
             "split": config.evaluate.split,
-            **{key: _cell(flat[run].get(key)) for key in keys},
+            **{key: _cell(flat[run].get(key)) for key in columns},
         }
-        lines += [about | numbers for numbers in _records(run, config)]
+        lines += [about | record for record in _records(run, config)]
     if not lines:
         raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
-    return _with_totals(lines, of="directory", rounds=rounds)
+    return with_totals(lines, of="directory", rounds=rounds)
 
 
-def _with_totals(lines: Sequence[Flat], *, of: str, rounds: int | None) -> pl.DataFrame:
+def with_totals(lines: Sequence[Flat], *, of: str, rounds: int | None) -> pl.DataFrame:
     """Return the lines as a frame with running totals of each run, up to a round."""
     both = pl.sum_horizontal("bytes_down", "bytes_up")
-    found = pl.DataFrame(lines, infer_schema_length=None).with_columns(
+    types = {"bytes_down": pl.Int64, "bytes_up": pl.Int64, "seconds": pl.Float64}  # if all are null
+    types |= {"time": pl.Float64}
+    lines = [{"time": None, **line} for line in lines]
+    found = pl.DataFrame(lines, schema_overrides=types, infer_schema_length=None).with_columns(
         both.cum_sum().over(of).alias("total_bytes"),
         pl.col("seconds").cum_sum().over(of).alias("total_seconds"),
     )
     return found if rounds is None else found.filter(pl.col("round") <= rounds)
+
+
+def variants(
+    configs: Mapping[Path, Experiment], ignored: Sequence[str] = ()
+) -> dict[Path, tuple[str, list[str]]]:
+    """Return the name of each run's variant: its title and the keys in which runs of it differ.
+
+    The keys are the second value; ``ignored`` ones are left out.
+    """
+    flat = {run: flatten(config.model_dump(mode="json")) for run, config in configs.items()}
+    titles = {run: config.title for run, config in configs.items()}
+    differing = {
+        title: varied([flat[run] for run in flat if titles[run] == title])
+        for title in dict.fromkeys(titles.values())
+    }
+    named = {}
+    for run, title in titles.items():
+        keys = [key for key in differing[title] if key not in ignored]
+        words = [f"{key.rpartition('.')[2]}={flat[run].get(key)}" for key in keys]
+        named[run] = " ".join([title, *words]), keys
+    return named
 
 
 def varied(configs: Sequence[Flat]) -> list[str]:
@@ -161,7 +136,7 @@ def summary(data: pl.DataFrame, targets: Sequence[float] = (), *, last: int = 1)
     return data.group_by("directory", maintain_order=True).agg(
         *(pl.col(column).first() for column in about),
         pl.col("round").max().alias("rounds"),
-        pl.col("applied", *COUNTED).sum(),
+        pl.col("applied", "asked", *COUNTED).sum(),
         (evaluated.last() if last == 1 else evaluated.tail(last).mean()).alias("final"),
         (ranked.max() * sign.first()).alias("best"),
         *(
@@ -192,8 +167,8 @@ def judged(configs: Mapping[Path, Experiment], data: pl.DataFrame) -> Objective:
 
 
 def _records(run: Path, config: Experiment) -> list[Flat]:
-    """Return the numbers of a run's records; failed, rejected and limited replies are counted."""
-    records = [_numbers(flatten(record)) for record in RunDirectory(run).records()]
+    """Return the numbers of a run's records, with the score by which the run is judged."""
+    records = [numbers(flatten(record)) for record in RunDirectory(run).records()]
     names = {name for record in records for name in record}
     objective = RunDirectory(run).objective(config, names)
     for record in records:
@@ -203,15 +178,18 @@ def _records(run: Path, config: Experiment) -> list[Flat]:
     return records
 
 
-def _numbers(flat: Mapping[str, object]) -> Flat:
-    numbers: Flat = {"applied": True, **dict.fromkeys(COUNTED, 0)}
+def numbers(flat: Mapping[str, object]) -> Flat:
+    """Return the columns of a flat record; failed, rejected and limited replies are counted."""
+    columns: Flat = {"applied": True, "asked": None, **dict.fromkeys(COUNTED, 0)}
     for key, value in flat.items():
         table, _, name = key.partition(".")
-        if table in COUNTED:
-            numbers[table] = int(str(numbers[table])) + int(str(value))
+        if key == "cohort" and isinstance(value, list | tuple):
+            columns["asked"] = len(value)
+        elif table in COUNTED:
+            columns[table] = int(str(columns[table])) + int(str(value))
         elif not isinstance(value, list):
-            numbers[_column(table, name)] = value
-    return numbers
+            columns[_column(table, name)] = value
+    return columns
 
 
 def _column(table: str, name: str) -> str:

@@ -18,11 +18,13 @@ from rich.table import Table
 from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from ..config.keys import flatten
+from ..packed import directory_of
 from ..run.directory import RunDirectory
 from .frames import configurations, frame, judged, measured, summary, varied
 
-__all__ = ["LAST", "choose"]
+__all__ = ["BEST", "LAST", "choose", "edges"]
 
+BEST = "best.toml"
 LAST = 5
 
 
@@ -51,10 +53,11 @@ def choose(directory: Path) -> Table:
         blocks.append(_block(tried[0], keys))
         for row, config in zip(group.rows(named=True), tried, strict=True):
             chosen = "best" if config is tried[0] else ""
-            edges = _edges(config, tried, keys) if chosen else ""
+            if chosen and (at := edges(config, tried)):
+                chosen += f"; at the edge of those tried, so try beyond: {at}"
             score = "diverged" if row["score"] is None else scale.number(row["score"])
-            table.add_row(row["variant"], score, chosen + edges)
-    (directory / "best.toml").write_text("\n".join(blocks))
+            table.add_row(row["variant"], score, chosen)
+    (directory_of(directory) / BEST).write_text("\n".join(blocks))
     return table
 
 
@@ -66,7 +69,7 @@ def _check(configs: dict[Path, Experiment]) -> None:
                 ' evaluate.split = "validation".'
             )
         if not RunDirectory(run).finished():
-            raise ExperimentError(f"{run} is not finished; fedlada resume {run.parent} goes on.")
+            raise ExperimentError(f"{run} is not finished; run fedlada resume {run.parent}.")
     budgets = {config.federation.rounds for config in configs.values()}
     if len(budgets) > 1:
         raise ExperimentError(
@@ -90,13 +93,16 @@ def _value(value: object) -> str:
     return json.dumps([value] if isinstance(value, list) else value)
 
 
-def _edges(config: Experiment, tried: Sequence[Experiment], keys: Sequence[str]) -> str:
-    """Return a warning if a best number is the smallest or largest that was tried."""
-    at = []
-    for key in keys:
-        values = [flatten(c.model_dump(mode="json"))[key] for c in tried]
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        own = flatten(config.model_dump(mode="json"))[key]
-        if len(set(numbers)) > 1 and own in (min(numbers), max(numbers)):
-            at.append(key.rpartition(".")[2])
-    return f", with {', '.join(at)} at the edge of those tried: try beyond" if at else ""
+def edges(best: Experiment, tried: Sequence[Experiment]) -> str:
+    """Return the numbers of the best settings that are the lowest or highest of those tried.
+
+    The result is text such as ``lr 0.3 (highest)``, empty if there are none.
+    """
+    flat = [flatten(config.model_dump(mode="json")) for config in tried]
+    own, at = flatten(best.model_dump(mode="json")), []
+    for key in varied(flat):
+        numbers = {value for one in flat if isinstance(value := one[key], (int, float))}
+        if len(numbers) > 1 and own[key] in (min(numbers), max(numbers)):
+            end = "lowest" if own[key] == min(numbers) else "highest"
+            at.append(f"{key.rpartition('.')[2]} {own[key]} ({end})")
+    return ", ".join(at)

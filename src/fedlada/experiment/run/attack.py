@@ -1,128 +1,97 @@
-"""One cell of ``fedlada attack``: a run of a federation under one attack and one defence."""
+"""The attack that a configuration names: an engine whose attackers lie, and how it is judged."""
 
 from __future__ import annotations
 
 import copy
-import math
-import time
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from torch import nn
 
-from ... import Engine, Evaluation, InProcess, RoundRecord, ServerState, Simulation, simulate
-from ...client.objective import CLASSIFICATION
-from ...data import ClientData, Clients
-from ...engines.attacks import ATTACKS, Target
-from ...engines.hostile import Hostile, colluders_of
-from ...engines.poison import TARGET, Poison, Stamp
-from ...protocol.federated import BUFFERS, federated_names
+from ...client.store import DiskStore
+from ...data import ClientData
+from ...engines.in_process import InProcess
+from ...engines.sites import ClientDatasets
+from ...errors import ExperimentError
+from ...protocol.engine import Engine
+from ...protocol.federated import BUFFERS, clients_keep, federated_names
+from ...redteam.attacks import ATTACKS, Target
+from ...redteam.hostile import Hostile, colluders_of
+from ...redteam.poison import TARGET, Poisoned, Stamp
 from ...server.plan import Plan
+from ...training.evaluation import Evaluation
+from ...training.objective import CLASSIFICATION
 from ..config.experiment import Experiment
-from ..config.reading import read
-from .defences import defended
-from .memory import keep_memory
-from .problem import Problem, build, split
-from .provenance import provenance
+from .problem import Problem, split
 
-__all__ = ["ABSENT", "BASELINES", "HONEST", "Cell", "attacked", "run_cell", "target_of"]
-
-HONEST, ABSENT = "none", "absent"
-BASELINES = {
-    HONEST: "nobody attacks",
-    ABSENT: "the colluders send nothing at all",
-}
-"""The runs that attacks are compared with."""
+__all__ = ["attacked_engine", "with_stamped_inputs"]
 
 
-@dataclass(frozen=True, order=True)
-class Cell:
-    """What makes one run unlike the others of an attack."""
+def attacked_engine(config: Experiment, problem: Problem, store: Path) -> Engine:
+    """Return an engine in this process whose attackers lie or send nothing.
 
-    attack: str
-    strength: float | None
-    defence: str
-    share: float
-    """The share of the clients that collude; 0 if nobody attacks."""
-    seed: int
-
-    def __str__(self) -> str:
-        strength = "" if self.strength is None else f" x {self.strength:g}"
-        share = f"{100 * self.share:g} %, " if self.share else ""
-        return f"{self.attack}{strength}, {self.defence}, {share}seed {self.seed}"
-
-
-@dataclass(frozen=True, eq=False)
-class Poisoned:
-    """The data of all clients, of which those of the colluders are poisoned."""
-
-    clients: Clients
-    colluders: frozenset[int]
-    poison: Poison
-    stamp: Stamp
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def __getitem__(self, client: int, /) -> ClientData:
-        own = self.clients[client]
-        if client not in self.colluders:
-            return own
-        inputs, labels = self.poison(own.inputs, own.labels, self.stamp)
-        return ClientData(inputs=inputs, labels=labels)
-
-
-def target_of(config: Experiment) -> Target:
-    """Return what decides which attacks apply to a federation."""
-    problem, plan = build(config), config.plan()
-    return _target(problem, plan)
+    Clients keep their vectors in the directory ``store``, if the algorithm has any.
+    """
+    plan, attack = config.plan(), ATTACKS.get(config.federation.attack)
+    target = _target(problem, plan)
+    if attack is not None and (reason := attack.unfit(target)) is not None:
+        raise ExperimentError(
+            f"federation.attack is {config.federation.attack!r}, but {reason}; choose another."
+        )
+    attackers = colluders_of(len(problem.clients), config.federation.attackers)
+    clients: ClientDatasets[ClientData] = problem.clients
+    if attack is not None and attack.poison is not None:
+        clients = Poisoned(clients, attackers, attack.poison, _stamp(problem))
+    keeps = clients_keep(plan.algorithm, plan.buffers, plan.personal)
+    honest = InProcess(
+        plan.algorithm,
+        copy.deepcopy(problem.model),
+        clients,
+        problem.train,
+        store=DiskStore(store) if keeps else None,
+        buffers=plan.buffers,
+        personal=plan.personal,
+    )
+    return Hostile(
+        honest,
+        attack,
+        attackers,
+        algorithm=plan.algorithm,
+        names=target.names,
+        strength=config.federation.attack_strength,
+        seed=plan.seed,
+    )
 
 
-def run_cell(file: Path, cell: Cell) -> dict[str, object]:
-    """Run the federation of a file under the cell's attack and return the cell's line."""
-    torch.set_num_threads(1)
-    keep_memory()
-    config, problem, held_out = _problem(file, cell.seed)
-    plan = defended(config.plan(), cell.defence)
-    began, cpu = time.time(), time.process_time()
-    records: list[RoundRecord] = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="the guard stepped in")
-        with attacked(problem, plan, cell) as simulation:
-            records.extend(simulation)
-            stamped = _success(simulation, problem, held_out)
-    name = f"{config.evaluate.split}_{config.objective(records[-1].metrics).score}"
-    return {
-        **asdict(cell),
-        "metric": name,
-        "curve": [(r.round, _finite(r.metrics[name])) for r in records if name in r.metrics],
-        "backdoor": stamped,
-        **_state(simulation.state, plan),
-        "limited": _counts(record.limited for record in records),
-        "rejected": _counts(record.rejected for record in records),
-        "abandoned": sum(not record.applied for record in records),
-        "seconds": round(time.time() - began, 2),
-        "cpu_seconds": round(time.process_time() - cpu, 2),
-        **provenance(threads=1),
-    }
+def with_stamped_inputs(
+    config: Experiment, problem: Problem
+) -> Callable[[nn.Module], Mapping[str, float]]:
+    """Return the evaluation with ``stamped_accuracy``, if the task is a classification.
 
-
-@lru_cache(maxsize=1)
-def _problem(file: Path, seed: int) -> tuple[Experiment, Problem, ClientData]:
-    """Return the problem and the examples to evaluate on; cells of one seed share them."""
-    config = read(file, [f"federation.seed={seed}"])
+    It is the share of stamped inputs of other classes that the model assigns to the class that the
+    stamp stands for: the success of a backdoor.
+    """
     held_out = split(config)[1]
-    return config, build(config), ClientData(inputs=held_out.inputs, labels=held_out.labels)
+    if held_out.labels.is_floating_point() or held_out.labels.dim() != 1:
+        return problem.evaluate
+    others = held_out.rows(held_out.labels != TARGET)
+    stamped = Evaluation(
+        data=ClientData(_stamp(problem)(others.inputs), others.labels * 0 + TARGET),
+        prepare=getattr(problem.train.prepare, "plain", None),
+        objective=CLASSIFICATION,
+        split="stamped",
+    )
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        success = stamped(model)["stamped_accuracy"]
+        return {**problem.evaluate(model), "stamped_accuracy": success}
+
+    return evaluate
 
 
 def _target(problem: Problem, plan: Plan) -> Target:
     examples = problem.clients.examples
-    names = federated_names(problem.model, plan.buffers)
+    names = federated_names(problem.model, plan.buffers, plan.personal)
     averaged = names["buffers"] if plan.buffers == "average" else []
     return Target(
         algorithm=plan.algorithm,
@@ -132,82 +101,6 @@ def _target(problem: Problem, plan: Plan) -> Target:
     )
 
 
-def attacked(problem: Problem, plan: Plan, cell: Cell) -> Simulation[ClientData]:
-    """Return the federation of a problem under the attack of a cell."""
-    return simulate(
-        problem.model,
-        problem.clients,
-        train=problem.train,
-        evaluate=problem.evaluate,
-        engine=_engine(problem, plan, cell),
-        **plan.settings(),
-    )
-
-
-def _engine(problem: Problem, plan: Plan, cell: Cell) -> Engine:
-    """Return the engine in process, with colluders unless nobody attacks."""
-    attack = ATTACKS.get(cell.attack)
-    clients: Clients | Poisoned = problem.clients
-    honest = cell.attack == HONEST
-    colluders = frozenset[int]() if honest else colluders_of(len(clients), cell.share)
-    if attack is not None and attack.poison is not None:
-        clients = Poisoned(problem.clients, colluders, attack.poison, _stamp(problem))
-    model = copy.deepcopy(problem.model)
-    engine = InProcess(plan.algorithm, model, clients, problem.train, buffers=plan.buffers)
-    if honest:
-        return engine
-    return Hostile(
-        engine,
-        attack,
-        colluders,
-        algorithm=plan.algorithm,
-        names=_target(problem, plan).names,
-        strength=cell.strength,
-        seed=plan.seed,
-    )
-
-
 def _stamp(problem: Problem) -> Stamp:
     examples = problem.clients.examples
     return Stamp(classes=len(examples.classes), bright=float(examples.inputs.max()))
-
-
-def _success(
-    simulation: Simulation[ClientData], problem: Problem, held_out: ClientData
-) -> float | None:
-    """Return the share of stamped inputs of other classes that the model takes for the target."""
-    labels = held_out.labels
-    if labels.is_floating_point() or labels.dim() != 1:
-        return None
-    others: Tensor = labels != TARGET
-    inputs = _stamp(problem)(held_out.inputs[others])
-    stamped = ClientData(inputs=inputs, labels=labels[others] * 0 + TARGET)
-    plain = getattr(problem.train.prepare, "plain", None)
-    evaluation = Evaluation(data=stamped, prepare=plain, objective=CLASSIFICATION, split="stamped")
-    return _finite(evaluation(simulation.model)["stamped_accuracy"])
-
-
-def _state(state: ServerState, plan: Plan) -> dict[str, object]:
-    """Return the median root of each second moment and the norms of the server's other vectors."""
-    moments = {moment.of for moment in plan.algorithm.moments}
-    roots = {
-        name: _finite(float(torch.cat([t.flatten() for t in state.vectors[name]]).median().sqrt()))
-        for name in sorted(moments)
-    }
-    norms = {
-        name: _finite(vector.norm())
-        for name, vector in state.vectors.items()
-        if name not in (*moments, "x", BUFFERS)
-    }
-    return {"median_root": roots, "norms": norms}
-
-
-def _counts(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total = Counter[str]()
-    for table in tables:
-        total.update(table)
-    return dict(sorted(total.items()))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

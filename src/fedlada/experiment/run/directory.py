@@ -6,11 +6,17 @@
 ``objective.json`` what it is judged by, if a module of its own says it
 ``done.json``     written last: machine, versions, command, seconds
 ``log.txt``       the output of the run, if a sweep ran it
+
+Runs that are packed into one file (:mod:`fedlada.experiment.packed`) are read in the same way.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import sys
+import time
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,17 +24,17 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ... import Checkpoints
+from ...algorithms.registry import FORMER
 from ...atomic import write
-from ...client.objective import CLASSIFICATION, Metric, Objective
-from ...client.scale import Scale
 from ...errors import ExperimentError
-from ...server.upgrade import upgraded_record
-from ..config.experiment import FREE, Experiment
+from ...server.saving.checkpoint import Checkpoints, versions
+from ...training.objective import CLASSIFICATION, Metric, Objective, Scale
+from ..config.experiment import Experiment
 from ..config.keys import flatten
-from ..config.reading import dump, read
+from ..config.reading import dump, experiment, table
+from ..packed import file_text, is_packed, packed_runs
 
-__all__ = ["CLIENTS", "RunDirectory", "runs_in"]
+__all__ = ["CLIENTS", "RunDirectory", "provenance", "runs_in"]
 
 CONFIG, OBJECTIVE = "config.toml", "objective.json"
 CLIENTS = "client_"
@@ -61,11 +67,26 @@ class RunDirectory:
     @property
     def config(self) -> Experiment:
         """The configuration of the run, to look at: no module that it names is imported."""
-        return read(self.config_file, looking=True)
+        return self._experiment(looking=True)
 
     def experiment(self) -> Experiment:
         """Return the configuration to run; the modules that it names are found and checked."""
-        return read(self.config_file)
+        return self._experiment(looking=False)
+
+    def table(self) -> dict[str, Any]:
+        """Return the content of the configuration's file, with the names of today."""
+        config = table(self.config_file)
+        former = config.get("algorithm")
+        if isinstance(former, str) and former in FORMER:
+            config["algorithm"] = new = FORMER[former]
+            if config.get("label", former) in ("", former):
+                config["label"] = new if isinstance(new, str) else former
+        return config
+
+    def _experiment(self, *, looking: bool) -> Experiment:
+        file = self.config_file
+        flat = flatten(self.table())
+        return experiment(flat, source=str(file), beside=file.parent, looking=looking)
 
     def note(self, objective: Objective) -> None:
         """Write down how the run is judged, for readers that do not import its modules."""
@@ -76,13 +97,13 @@ class RunDirectory:
 
     def objective(self, config: Experiment, recorded: Container[str]) -> Objective:
         """Return how the run of this configuration is judged; the metrics are only names here."""
-        file = self.path / OBJECTIVE
         if config.data.task is None or ":" not in config.data.task:
             return config.objective(recorded)
-        if not file.exists():
+        text = file_text(self.path / OBJECTIVE)
+        if text is None:
             return CLASSIFICATION  # nothing is recorded yet
-        told = json.loads(file.read_text())
-        scale = Scale(**told.get("scale", {}))  # 0.2.0 knew percent alone
+        told = json.loads(text)
+        scale = Scale(**told["scale"])
         metrics = {
             name: Metric(_unknown, title=title, scale=scale)
             for name, title in told["metrics"].items()
@@ -97,13 +118,11 @@ class RunDirectory:
         """Write the configuration; the directory must be new or hold the same run."""
         config = config.resolved()
         if self.config_file.exists():
-            old, new = (flatten(c.model_dump(mode="json")) for c in (self.config, config))
-            for key in sorted(old.keys() | new.keys()):
-                if key not in FREE and old.get(key) != new.get(key):
-                    raise ExperimentError(
-                        f"{self.path} holds a run whose {key} is {old.get(key)!r}, not"
-                        f" {new.get(key)!r}; choose another --out, or delete that directory."
-                    )
+            for key, old, new in self.config.differences(config):
+                raise ExperimentError(
+                    f"{self.path} holds a run whose {key} is {old!r}, not {new!r};"
+                    " choose another --out, or delete that directory."
+                )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write(self.config_file, dump(config).encode())
@@ -120,28 +139,33 @@ class RunDirectory:
 
     def done(self) -> dict[str, Any] | None:
         """Return the content of ``done.json``; None if the run has not ended."""
-        file = self.path / "done.json"
-        return dict(json.loads(file.read_text())) if file.exists() else None
+        text = file_text(self.path / "done.json")
+        return None if text is None else dict(json.loads(text))
 
     def finish(self, about: Mapping[str, object]) -> None:
         """Write ``done.json``, which marks the run as ended."""
         write(self.path / "done.json", json.dumps(about, indent=2).encode())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records as parsed JSON in today's format, without an incomplete last line."""
-        text = self.records_file.read_text() if self.records_file.exists() else ""
+        """Yield the records as parsed JSON, without an incomplete last line."""
+        text = file_text(self.records_file) or ""
         for line in text.rpartition("\n")[0].splitlines():
-            yield upgraded_record(json.loads(line))
+            yield json.loads(line)
 
     def last_record(self) -> dict[str, Any]:
         """Return the newest record, even of a run in another process; empty if there is none."""
         if not self.records_file.exists():
-            return {}
+            return [{}, *self.records()][-1]  # a packed run has records without that file
         with self.records_file.open("rb") as file:
             file.seek(max(0, self.records_file.stat().st_size - TAIL))
             whole = file.read().rpartition(b"\n")[0]
         line = whole.rpartition(b"\n")[2]
-        return upgraded_record(json.loads(line)) if line else {}
+        return dict(json.loads(line)) if line else {}
+
+    @property
+    def round(self) -> int:
+        """The newest round that is recorded, 0 before the first."""
+        return int(self.last_record().get("round", 0))
 
 
 def _unknown(*_: Tensor) -> NoReturn:
@@ -149,13 +173,38 @@ def _unknown(*_: Tensor) -> NoReturn:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """Return the directory itself if it is a run, otherwise the runs in it, sorted by name."""
-    if (directory / CONFIG).exists():
+    """Return the path itself if it is a run, otherwise the runs of a directory or a packed file."""
+    if is_packed(directory):
+        return packed_runs(directory)
+    if file_text(directory / CONFIG) is not None:
         return [directory]
     runs = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
     if not runs:
         raise ExperimentError(
             f"{directory} holds no run, a directory with {CONFIG}; give the --out of a run or"
-            " a sweep."
+            " a sweep, or a file that fedlada pack wrote."
         )
     return runs
+
+
+def provenance(*, threads: int) -> dict[str, object]:
+    """Return time, command, machine and versions of a run, as values that JSON can represent."""
+    return {
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "torch_threads": threads,
+        },
+        "versions": versions(),
+    }
+
+
+def _processor() -> str:
+    """Return the model of the processor; ``platform`` knows it on few systems."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())

@@ -19,16 +19,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ... import Engine, LocalTraining
 from ...data import Clients
-from ...engines.complete import Complete
+from ...engines.around import Complete
 from ...flower.apps import Connect, many_clients_app, serving_app
+from ...protocol.engine import Engine
+from ...training.local import LocalTraining
 from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..config.reading import experiment
 from .directory import RunDirectory
+from .execute import rounds
 from .problem import Problem, build
-from .rounds import rounds
 
 __all__ = ["client", "server"]
 

@@ -12,14 +12,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
 
-from ... import RoundRecord
 from ...errors import ExperimentError
-from ...server.lock import DirectoryLock
+from ...protocol.federated import clients_keep
+from ...server.record import RoundRecord
+from ...server.saving.lock import DirectoryLock
 from ..config.experiment import Experiment
 from ..config.reading import dump
 from .directory import RunDirectory
@@ -42,8 +42,9 @@ def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[Roun
     directory = RunDirectory(path)
     ray, work = config.engine.name == "ray", path / FLOWER
     nodes = participants(config) if ray else config.engine.nodes
-    with _alone(path):
-        done = _mend(directory)
+    # The ServerApp locks the checkpoints itself, so this lock has another name.
+    with DirectoryLock(path / "checkpoints", name="flower.lock").held():
+        done = _cut(directory)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)
         app = _app(config, directory, nodes=nodes)
@@ -55,24 +56,13 @@ def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[Roun
                 run.wait()
         except DeploymentError as error:
             raise ExperimentError(
-                f"{error}\nAll logs are in {work / 'logs'}; fedlada resume {path} goes on"
-                " after the last round that was finished."
+                f"{error}\nAll logs are in {work / 'logs'}; fedlada resume {path} resumes"
+                " after the last finished round."
             ) from error
         shutil.rmtree(work)
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Lock the run's directory; the ServerApp locks the checkpoints itself."""
-    lock = DirectoryLock(directory / "checkpoints", name="flower.lock")
-    try:
-        lock.take(hand_over=False)
-        yield
-    finally:
-        lock.release()
-
-
-def _mend(directory: RunDirectory) -> int:
+def _cut(directory: RunDirectory) -> int:
     """Cut the records to the rounds of the newest checkpoint and return their size in bytes."""
     saved = directory.checkpoints(wait=ENDING)
     saved.open()
@@ -93,7 +83,8 @@ def _app(config: Experiment, directory: RunDirectory, *, nodes: int) -> Path:
         "prepared": str(work / "prepared.pt"),
         "nodes": nodes,
     }
-    if config.optimizer().client_state:
+    plan = config.plan()
+    if clients_keep(plan.algorithm, plan.buffers, plan.personal):
         told["state-directory"] = str(directory.checkpoints().clients)
     told["algorithm"] = json.dumps(config.algorithm)  # clients import only modules that this names
     module = f"{__package__}.flower_app"

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...client.objective import Objective, objective_of
-from ...client.training import Evaluation, LocalTraining
 from ...data import Augment, Clients, Examples, Images, Partition, partition
+from ...devices import seeded
 from ...errors import ExperimentError
 from ...protocol.seeds import seed_of
+from ...training.evaluation import Evaluation
+from ...training.local import LocalTraining
+from ...training.objective import BINARY, Objective, objective_of
 from ..config.experiment import Experiment
 from ..config.named import maker, objective_named, source
 from ..config.sections import Data
 
-__all__ = ["Prepared", "Problem", "build", "holders", "participants", "split"]
+__all__ = ["Problem", "build", "holders", "participants", "split"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +34,6 @@ class Problem:
     objective: Objective
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The preparation that a data set defines, the same in training and evaluation."""
-
-    plain: Callable[[Tensor], Tensor]
-
-    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Prepare a batch; the generator is not used."""
-        return self.plain(inputs)
-
-
 def build(config: Experiment) -> Problem:
     """Load the data and make the problem; every bit of it follows from the configuration."""
     train, held_out = split(config)
@@ -51,9 +42,8 @@ def build(config: Experiment) -> Problem:
         config.check_clients(len(held) if config.data.only is None else len(set(_owners(train))))
     objective = _objective(config, train)
     prepare = _preparation(config, train)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(config.federation.seed, "model"))
-        model = _model(config, train)
+    with seeded(seed_of(config.federation.seed, "model")):
+        model = _model(config, _one_output(train) if objective is BINARY else train)
     return Problem(
         model=model,
         clients=Clients(train, held),
@@ -156,12 +146,12 @@ def _objective(config: Experiment, train: Examples) -> Objective:
 
 
 def _loss(objective: Objective, train: Examples) -> Callable[[Tensor, Tensor], Tensor] | Objective:
-    """Return the loss, as 0.2.0 did, or the objective if LocalTraining would replace the loss."""
+    """Return the loss, or the objective if LocalTraining would replace the loss."""
     replaced = objective.loss is cross_entropy and train.labels.is_floating_point()
     return objective if replaced else objective.loss
 
 
-def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | None:
+def _preparation(config: Experiment, train: Examples) -> Callable[[Tensor], Tensor] | None:
     """Return the augmentation of images, or the preparation that other data sets define."""
     if isinstance(train, Images):
         if train.statistics is None:
@@ -178,7 +168,7 @@ def _preparation(config: Experiment, train: Examples) -> Augment | Prepared | No
                 f"train.{key} is {value!r}, but {config.data.dataset} holds no images; leave it"
                 " out."
             )
-    return None if train.prepare is None else Prepared(train.prepare)
+    return train.prepare
 
 
 def _model(config: Experiment, train: Examples) -> nn.Module:
@@ -191,18 +181,23 @@ def _model(config: Experiment, train: Examples) -> nn.Module:
     return model
 
 
+def _one_output(train: Examples) -> Examples:
+    """Return examples with outcomes as numbers: classes would ask for an output each."""
+    return Examples(train.inputs, train.labels.double(), owners=train.owners)
+
+
 def _evaluation(
     config: Experiment,
     train: Examples,
     held_out: Examples,
     objective: Objective,
-    prepare: Augment | Prepared | None,
+    prepare: Callable[[Tensor], Tensor] | None,
 ) -> Callable[[nn.Module], dict[str, float]]:
     sets: dict[str, Examples] = {config.evaluate.split: held_out}
     if config.evaluate.train_sample:
         rows = _shuffled(len(train), config.data.seed, "train sample")
         sets["train"] = train.rows(rows[: config.evaluate.train_sample])
-    plain = None if prepare is None else prepare.plain
+    plain = prepare.plain if isinstance(prepare, Augment) else prepare
     evaluations = [
         Evaluation(data=examples, prepare=plain, objective=objective, split=name)
         for name, examples in sets.items()

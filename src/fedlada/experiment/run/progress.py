@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from ...errors import ExperimentError
 from ..config.experiment import Experiment
 from .directory import RunDirectory
-from .sweep import Standing
+from .sweep import Standing, at_a_time, finish
 
-__all__ = ["Display", "score"]
+__all__ = ["Display", "finish_shown", "score"]
 
 REFRESH, REFRESH_LOG = 1.0, 60.0  # seconds between updates, on a terminal and elsewhere
 
@@ -132,6 +134,40 @@ class Display:
         left = round((total - done) / rate)
         clock = f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
         return f"{60 * rate:.1f} rounds/min, {clock} left"
+
+
+def finish_shown(
+    runs: Sequence[Path],
+    left: Sequence[Path],
+    title: str,
+    *,
+    jobs: int | None,
+    console: Console,
+    again: str,
+    until: float = math.inf,
+) -> None:
+    """Finish the runs that are left, and show the progress of all; raise an error if some fail.
+
+    The runs stop at the time ``until`` of the monotonic clock.  ``again`` ends the error: it says
+    how to try again.
+    """
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    say(f"{title}: {len(runs)} runs, {len(left)} to do")
+    number, crowded = at_a_time(left, jobs)
+    if crowded:
+        say(crowded)
+    with Display(console, runs) as display:
+        failed = finish(left, jobs=number, watch=display.watch, until=until).failed
+    for run in failed:
+        *_, last = RunDirectory(run).log_file.read_text().splitlines() or ["no output"]
+        say(f"{run.name}: {last}")
+    if failed:
+        raise ExperimentError(
+            f"{len(failed)} of {len(runs)} runs failed, see their log.txt. {again}"
+        )
 
 
 def score(run: Path, config: Experiment, line: Mapping[str, object]) -> str:

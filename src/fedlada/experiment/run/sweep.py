@@ -9,11 +9,11 @@ unfinished runs are the remaining work.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ from pathlib import Path
 
 import torch
 
-from ...engines.worker import end_with_parent
 from ...errors import FedladaError
+from ...processes import end_with_parent
 from .directory import RunDirectory
-from .rounds import run as run_in
+from .execute import run as run_in
 
 __all__ = ["CORES", "PRELOADED", "Standing", "at_a_time", "finish"]
 
@@ -67,20 +67,24 @@ def at_a_time(runs: Sequence[Path], jobs: int | None, *, cores: int = CORES) -> 
 
 
 def finish(
-    runs: Sequence[Path], *, jobs: int, watch: Callable[[Standing], None] = lambda _: None
+    runs: Sequence[Path],
+    *,
+    jobs: int,
+    watch: Callable[[Standing], None] = lambda _: None,
+    until: float = math.inf,
 ) -> Standing:
-    """Run the unfinished runs to their end, ``jobs`` at a time.
+    """Run the unfinished runs to their end, or until a time of the monotonic clock.
 
-    ``watch`` is called with the state several times a second.  A run that fails does not stop
-    the others; its output is in ``log.txt``.  The processes end when this function returns or
-    raises.
+    ``jobs`` of them run at a time.  ``watch`` is called with the state several times a second.
+    A run that fails does not stop the others; its output is in ``log.txt``.  The processes end
+    when this function returns or raises.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     waiting, standing = deque(run for run in runs if not RunDirectory(run).finished()), Standing()
     processes: dict[Path, BaseProcess] = {}
     try:
-        while waiting or processes:
+        while (waiting or processes) and time.monotonic() < until:
             while waiting and len(processes) < jobs:
                 run = waiting.popleft()
                 processes[run] = context.Process(target=_work, args=(run,))
@@ -109,7 +113,7 @@ def _work(run: Path) -> None:
     with RunDirectory(run).log_file.open("a") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     print(time.strftime("%Y-%m-%d %H:%M:%S"), "process", os.getpid(), flush=True)
     try:

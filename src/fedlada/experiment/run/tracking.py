@@ -1,24 +1,39 @@
-"""Trackers, which store the records of a run: always JSON lines, others on request."""
+"""Trackers, which store the records of a run: always JSON lines, others on request.
+
+TensorBoard, MLflow and W&B are imported only when a run uses them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from ... import RoundRecord
 from ...atomic import write
 from ...errors import ExperimentError, missing_extra
-from ...server.record import plain_record
-from ...server.upgrade import upgraded_record
+from ...server.record import RoundRecord, plain_record
 from ..config.experiment import Experiment
-from .adapters import ADAPTERS, Tracker
-from .directory import RunDirectory
+from ..config.keys import flatten
+from .directory import CLIENTS, RunDirectory
 
-__all__ = ["JsonLines", "Tracker", "parsed", "trackers"]
+__all__ = ["ADAPTERS", "JsonLines", "Tracker", "parsed", "trackers"]
+
+
+class Tracker(Protocol):
+    """Receives the record of every round."""
+
+    def record(self, record: RoundRecord) -> None:
+        """Store the record of one round."""
+        ...
+
+    def close(self) -> None:
+        """End tracking; no record follows."""
+        ...
 
 
 @contextmanager
@@ -73,7 +88,7 @@ class JsonLines:
 
 def parsed(line: bytes | str) -> RoundRecord:
     """Return the record of a line."""
-    found = upgraded_record(json.loads(line))
+    found = json.loads(line)
     for key in ("metrics", "client_metrics", "spread"):
         found[key] = {n: math.nan if v is None else v for n, v in found[key].items()}
     return RoundRecord(**{**found, "cohort": tuple(found["cohort"])})
@@ -81,3 +96,86 @@ def parsed(line: bytes | str) -> RoundRecord:
 
 def _line(record: RoundRecord) -> str:
     return json.dumps(plain_record(record), allow_nan=False) + "\n"
+
+
+class TensorBoard:
+    """Writes event files into the run's directory."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=first)
+
+    def record(self, record: RoundRecord) -> None:
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.round)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """Logs to a run of the MLflow experiment ``name``, at MLFLOW_TRACKING_URI."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        import mlflow  # type: ignore[import-not-found,unused-ignore]
+
+        mlflow.set_experiment(config.name)
+        known = directory / "mlflow.txt"
+        run = known.read_text() if known.exists() else None
+        active = mlflow.start_run(run_id=run, run_name=None if run else directory.name)
+        if run is None:
+            mlflow.log_params(flatten(config.model_dump(mode="json")))
+            known.write_text(active.info.run_id)
+        self._mlflow = mlflow
+
+    def record(self, record: RoundRecord) -> None:
+        self._mlflow.log_metrics(_scalars(record), step=record.round)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+class WeightsAndBiases:
+    """Logs to a run of the W&B project ``name``; a resumed run keeps its id."""
+
+    def __init__(self, config: Experiment, directory: Path, first: int) -> None:
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
+        self._run = wandb.init(
+            project=config.name,
+            name=directory.name,
+            id=f"{config.name}-{directory.name}",
+            config=config.model_dump(mode="json"),
+            dir=str(directory),
+            resume="allow",
+        )
+
+    def record(self, record: RoundRecord) -> None:
+        self._run.log(_scalars(record), step=record.round)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _scalars(record: RoundRecord) -> dict[str, float]:
+    flat = flatten(dataclasses.asdict(record))
+    names = {key: _name(key) for key in flat if key != "round"}
+    return {
+        name: float(value)
+        for key, name in names.items()
+        if isinstance(value := flat[key], (bool, int, float))
+    }
+
+
+def _name(key: str) -> str:
+    """Return the tracked name: ``test_loss`` of the server, ``client_loss`` of its clients."""
+    table, _, name = key.partition(".")
+    return {"metrics": name, "client_metrics": f"{CLIENTS}{name}"}.get(table, key)
+
+
+ADAPTERS: dict[str, Callable[[Experiment, Path, int], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}

@@ -1,6 +1,9 @@
-"""The file of a tournament: problems, contestants and their settings to try.
+"""The file of a tournament: its rules, problems and contestants.
 
 ::
+
+    [rules]                             # see Rules
+    seeds = [0, 1, 2]
 
     [common]                            # keys of every problem
     settings.weight_decay = 0.001
@@ -12,34 +15,108 @@
     settings.lr = [0.03, 0.1, 0.3]
     on.digits.settings.lr = [0.1, 0.3, 1.0]   # other tries on one problem
 
-A file's ``[sweep]`` and its algorithm are left out: contestants bring theirs.
+The tournament ignores the ``[sweep]`` and the algorithm of a problem's file.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ...errors import ExperimentError, nearest
-from ..config.cells import combined
+from pydantic import Field, ValidationError, model_validator
+
+from ...errors import ExperimentError, nearest, require
+from ..config.cells import combined, matching
 from ..config.experiment import Experiment
 from ..config.keys import flatten, nest
-from ..config.reading import parse, table
-from .rules import Rules
+from ..config.reading import complaint, parse, table
+from ..config.sections import Count, Section, Seed
 
-__all__ = ["Contest", "Tournament", "read_tournament"]
+__all__ = ["Contest", "Rules", "Tournament", "read_tournament"]
 
-TABLES = ("name", "rules", "common", "problem", "contestant")
-DECIDED = {
-    "evaluate.split": "validation for tries, test for finals",
-    "federation.seed": "rules.tuning_seed and rules.seeds",
-    "name": "the tournament's and the problem's",
-    "label": "the contestant's name",
-}
-"""Keys that the tournament itself sets."""
+Tables = dict[str, dict[str, Any]]
+DECIDED = ("evaluate.split", "federation.seed", "name", "label")
+"""Keys that the tournament sets."""
+
+
+class Rules(Section):
+    """How many rounds, seeds and evaluations decide.
+
+    Every contestant tries its settings with one seed, on validation data.  At each rung the better
+    half of a contestant's tries continues, and at the last rung only the best.  The best settings
+    then run with all other seeds, on test data.
+    """
+
+    tuning_seed: Seed = 100
+    seeds: Annotated[tuple[Seed, ...], Field(strict=False, min_length=1)] = (0, 1, 2)
+    rungs: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = (0.35, 0.7)
+    """Shares of a problem's rounds."""
+    last: Count = 3
+    """The number of evaluations whose mean is the score of a run."""
+    finalists: Annotated[int, Field(ge=0)] = 0
+    """The number of contestants in the finals of a problem, best on validation; 0 means all."""
+    always: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Contestants that are among the finalists of every problem, whatever their score."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Rules:
+        require(
+            len({*self.seeds}) == len(self.seeds),
+            f"rules.seeds is {[*self.seeds]}; give each seed once",
+        )
+        require(
+            self.tuning_seed not in self.seeds,
+            f"rules.tuning_seed is {self.tuning_seed}, which rules.seeds contains; the finals must"
+            " not use the seed that chose the settings: give another",
+        )
+        rising = all(a < b for a, b in pairwise((0.0, *self.rungs)))
+        require(
+            rising and self.rungs[-1] <= 1,
+            f"rules.rungs is {[*self.rungs]}; give rising shares of the rounds, as [0.35, 0.7]",
+        )
+        return self
+
+    def in_finals(self, contestants: int) -> int:
+        """Return the number of contestants that run the finals."""
+        wanted = max(self.finalists, len(self.always)) if self.finalists else contestants
+        return min(wanted, contestants)
+
+    def chosen(self, order: Sequence[str]) -> list[str]:
+        """Return the finalists of contestants in the order of their scores, best first."""
+        others = [c for c in order if c not in self.always]
+        return [*self.always, *others][: self.in_finals(len(order))]
+
+
+class File(Section):
+    """The tables of the file; those of problems and contestants are checked as experiments."""
+
+    name: str = ""
+    rules: Rules = Rules()
+    common: dict[str, Any] = Field(default_factory=dict)
+    problem: Tables = Field(default_factory=dict)
+    contestant: Tables = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> File:
+        require(
+            bool(self.problem and self.contestant),
+            f"the file has {len(self.problem)} problems and {len(self.contestant)} contestants;"
+            " give one or more [problem.NAME] and [contestant.NAME]",
+        )
+        for name in self.rules.always:
+            known = name in self.contestant
+            require(known, f"rules.always names {name!r}; {nearest(name, self.contestant)}")
+        for contestant, keys in self.contestant.items():
+            for name in keys.get("on", {}):
+                where = f"contestant.{contestant}.on"
+                require(
+                    name in self.problem, f"{where} names {name!r}; {nearest(name, self.problem)}"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -47,22 +124,24 @@ class Contest:
     """One problem with the tries of every contestant, by name, as they would run to the end."""
 
     name: str
+    rounds: int
+    every: int
+    """The number of rounds from one evaluation to the next."""
     tries: Mapping[str, Mapping[str, Experiment]]
-
-    @property
-    def one(self) -> Experiment:
-        """Some try; what the problem decides is the same in all."""
-        return next(iter(next(iter(self.tries.values())).values()))
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds of a whole run."""
-        return self.one.federation.rounds
 
     @property
     def each(self) -> int:
         """The number of tries that each contestant has."""
         return len(next(iter(self.tries.values())))
+
+    def rungs(self, rules: Rules) -> list[tuple[int, int]]:
+        """Return the round of each rung and how many tries of each contestant run up to it.
+
+        A rung is at an evaluation, because a run that stops elsewhere has no score there.
+        """
+        rounds = (self.every * math.ceil(s * self.rounds / self.every) for s in rules.rungs)
+        rising = dict.fromkeys(min(self.rounds, at) for at in rounds)
+        return [(at, math.ceil(self.each / 2**number)) for number, at in enumerate(rising)]
 
 
 @dataclass(frozen=True)
@@ -84,105 +163,56 @@ def read_tournament(
 ) -> Tournament:
     """Return the tournament of a file, with the problems whose name matches a pattern."""
     tree = nest(flatten(table(path)) | dict(map(parse, changes)))
-    for key in tree:
-        if key not in TABLES:
-            raise ExperimentError(f"{path}: there is no key {key!r}; {nearest(key, TABLES)}.")
-    common, problems, contestants = (
-        _tables(tree, key, path) for key in ("common", "problem", "contestant")
-    )
-    name = str(tree.get("name", path.stem))
-    if not problems or not contestants:
-        raise ExperimentError(
-            f"{path} has {len(problems)} problems and {len(contestants)} contestants; give one or"
-            " more [problem.NAME] and [contestant.NAME]."
-        )
-    chosen = [p for p in problems if any(fnmatch.fnmatch(p, pattern) for pattern in only)]
-    if not chosen:
-        raise ExperimentError(
-            f"No problem of {path} matches {' or '.join(map(repr, only))}; there are"
-            f" {', '.join(problems)}."
-        )
-    for contestant, own in contestants.items():
-        for problem in own.get("on", {}):
-            if problem not in problems:
-                raise ExperimentError(
-                    f"{path}: contestant.{contestant}.on names {problem!r};"
-                    f" {nearest(problem, problems)}."
-                )
-    contests = []
-    for problem in chosen:
-        flat, beside = _problem(problem, problems[problem], common, path)
-        flat["name"] = f"{name}-{problem}"
-        tries = {c: _tries(c, own, problem, flat, path, beside) for c, own in contestants.items()}
-        contests.append(Contest(problem, tries))
-    _equal(contests, path)
-    rules = Rules.of(_tables(tree, "rules", path))
-    for always in rules.always:
-        if always not in contestants:
-            raise ExperimentError(
-                f"{path}: rules.always names {always!r}; {nearest(always, contestants)}."
-            )
-    return Tournament(name, rules, tuple(contests))
-
-
-def _problem(
-    name: str, own: Mapping[str, Any], common: Mapping[str, Any], path: Path
-) -> tuple[dict[str, object], Path]:
-    """Return the dotted keys of a problem, and the directory of the modules that they name."""
-    flat, beside = flatten(own), path.parent
-    base: dict[str, object] = {}
-    if (file := flat.pop("file", None)) is not None:
-        beside = (path.parent / str(file)).parent
-        whole = table(path.parent / str(file))
-        base = flatten({k: v for k, v in whole.items() if k not in ("sweep", "algorithm", "label")})
-        base = {key: value for key, value in base.items() if key not in DECIDED}
-    keys = flatten(common) | flat
-    _undecided(keys, f"{path}: problem.{name}")
-    return base | keys, beside
-
-
-def _tries(
-    contestant: str,
-    own: Mapping[str, Any],
-    problem: str,
-    flat: Mapping[str, object],
-    path: Path,
-    beside: Path,
-) -> dict[str, Experiment]:
-    axes = flatten({key: value for key, value in own.items() if key != "on"})
-    axes |= flatten(own.get("on", {}).get(problem, {}))
-    _undecided(axes, f"{path}: contestant.{contestant}")
-    axes = {"algorithm": contestant, "label": contestant} | axes
-    base = {**flat, "evaluate.split": "validation"}
-    return dict(combined(base, axes, path, beside=beside))
-
-
-def _undecided(keys: Iterable[str], where: str) -> None:
-    for key in keys:
-        if key in DECIDED:
-            raise ExperimentError(
-                f"{where} sets {key}, which the tournament decides ({DECIDED[key]}); leave it out."
-            )
-
-
-def _tables(tree: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    found = tree.get(key, {})
-    inner = found.values() if isinstance(found, dict) and key in ("problem", "contestant") else ()
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in inner):
-        raise ExperimentError(f"{path}: {key} must be a table; write [{key}] or [{key}.NAME].")
-    return found
-
-
-def _equal(contests: Sequence[Contest], path: Path) -> None:
-    """Check that every contestant has as many tries as every other, on each problem."""
+    try:
+        file = File.model_validate(tree)
+    except ValidationError as error:
+        raise ExperimentError(f"{path}: {_sentence(error)}.") from None
+    name = file.name or path.stem
+    problems = matching(file.problem, only, path)
+    contests = tuple(_contest(problem, name, file, path) for problem in problems)
     counts = {
-        f"{contestant} on {contest.name}": len(tries)
-        for contest in contests
-        for contestant, tries in contest.tries.items()
+        f"{c} on {one.name}": len(tries) for one in contests for c, tries in one.tries.items()
     }
-    if len(set(counts.values())) > 1:
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    least, most = (choice(counts, key=counts.__getitem__) for choice in (min, max))
+    if counts[least] < counts[most]:
         raise ExperimentError(
             f"{path}: {least} has {counts[least]} tries and {most} has {counts[most]}; a fair"
             " comparison gives everybody the same number: list as many settings."
         )
+    return Tournament(name, file.rules, contests)
+
+
+def _contest(problem: str, name: str, file: File, path: Path) -> Contest:
+    """Combine the keys of a problem with those that each contestant tries."""
+    keys, beside = flatten(file.common) | flatten(file.problem[problem]), path.parent
+    base: dict[str, object] = {}
+    if "file" in keys:
+        other = path.parent / str(keys.pop("file"))
+        beside = other.parent
+        content = {k: v for k, v in table(other).items() if k not in ("algorithm", "sweep")}
+        base = {key: value for key, value in flatten(content).items() if key not in DECIDED}
+    base |= keys | {"evaluate.split": "validation", "name": f"{name}-{problem}"}
+    tries: dict[str, dict[str, Experiment]] = {}
+    for contestant, own in file.contestant.items():
+        axes = flatten({key: value for key, value in own.items() if key != "on"})
+        axes |= flatten(own.get("on", {}).get(problem, {}))
+        for key in DECIDED:
+            if key in {**keys, **axes}:
+                raise ExperimentError(
+                    f"{path}: {key}, for {contestant} on {problem}, is set by the tournament;"
+                    " leave it out."
+                )
+        axes = {"algorithm": contestant, "label": contestant} | axes
+        tries[contestant] = dict(combined(base, axes, path, beside=beside))
+    one = next(config for each in tries.values() for config in each.values())
+    return Contest(problem, one.federation.rounds, one.evaluate.every, tries)
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    words = [str(word) for word in first["loc"]]
+    key = ".".join(words)
+    if first["type"] == "extra_forbidden":
+        known = Rules.model_fields if len(words) > 1 else File.model_fields
+        return f"there is no key {key!r}; {nearest(words[-1], known)}"
+    return complaint(key, first)

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..report.blocks import Block, Code, Figure, Points, Section, Table, Text, Views
-from ..report.curves import scores as score_curves
-from ..report.pages import write_pages
+from ..report.figures import scores as score_curves
+from ..report.page import Block, Code, Figure, Points, Section, Table, Text, write_pages
 from ..report.pairs import pairs
 from ..report.runs import Runs
 from ..report.tables import costs, scores
-from ..results.order import shown
-from .file import Tournament
-from .rules import Rules
-from .verdict import Course, Verdict, mean_ranks, verdict
+from ..results.scores import shown
+from .file import Rules, Tournament
+from .stages import Course, Verdict, mean_ranks, verdict
 
-__all__ = ["left", "tournament_page", "verdicts"]
+__all__ = ["tournament_page", "unfinished", "verdicts"]
 
-DRAWN = 8
-"""Largest number of lines in a figure: the best of the contest."""
 RANKS = (
-    "Rank 1 is the best score; the rank on a problem is the mean over its seeds, equal scores share"
-    " theirs, and who was not in the finals has the mean of the ranks behind them. A mean over so"
-    " few problems says who does well on these, not who is better."
+    "Rank 1 is the best score, and equal scores share their rank. The rank on a problem is that in"
+    " the last stage in which all contestants ran: the finals (mean over seeds) if all are in them,"
+    " else the last rung (validation data, one seed). A mean over a few problems shows who does"
+    " well on these, not who is better."
 )
 
 
 def verdicts(courses: Sequence[Course], places: Sequence[str]) -> dict[str, tuple[Runs, Verdict]]:
     """Return the runs and the verdict of every contest of which a seed of the finals is done."""
-    found = {}
+    results = {}
     for one in courses:
         if one.finals:
             runs = one.runs(places, places)
-            found[one.contest.name] = (runs, verdict(runs))
-    return found
+            results[one.contest.name] = (runs, verdict(runs))
+    return results
 
 
-def left(courses: Sequence[Course]) -> list[str]:
+def unfinished(courses: Sequence[Course]) -> list[str]:
     """Return a sentence for each contest that is not over."""
     return [
         f"{one.contest.name}: {len(one.done)} stages are done, and {one.next.title} (to round"
@@ -52,20 +48,20 @@ def left(courses: Sequence[Course]) -> list[str]:
 def tournament_page(
     tournament: Tournament, courses: Sequence[Course], *, file: Path, out: Path, command: str
 ) -> list[Path]:
-    """Write the report on everything that is done, and return its files."""
+    """Write the report on all complete stages, and return its files."""
     places = tournament.contestants
-    found = verdicts(courses, places)
+    results = verdicts(courses, places)
     sections = [
-        Section("In short", _short(courses, found)),
-        Section("Ranks", _ranks(found, places) if found else []),
-        *(_contest(one, *found[one.contest.name]) for one in courses if one.finals),
-        Section("How sure", _sure(found)),
+        Section("Summary", _summary(courses, results)),
+        Section("Ranks", _ranks(courses, results) if results else []),
+        *(_contest(one, *results[one.contest.name]) for one in courses if one.finals),
+        Section("How sure", _sure(results)),
         Section("Tries and rungs", _tries(courses)),
         Section("Rules", [Points(_rules(tournament))]),
         Section(
             "How to repeat it",
             [
-                Code(caption="What was typed, which also goes on:", text=command),
+                Code(caption="The command, which also resumes the tournament:", text=command),
                 Code(caption="The file", text=file.read_text(), language="toml", folded=True),
             ],
         ),
@@ -76,51 +72,48 @@ def tournament_page(
         f" {courses[0].contest.each} tries on validation data, and its best settings then ran"
         f" with {len(tournament.rules.seeds)} other seeds, judged on test data."
     )
-    positions = {name: place for place, name in enumerate(places)}
-    title = f"Tournament: {tournament.name}"
-    return write_pages(out, title, lead, sections, positions=positions)
+    return write_pages(out, f"Tournament: {tournament.name}", lead, sections)
 
 
-def _short(courses: Sequence[Course], found: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
-    points = [f"{name}: {result.sentence()}" for name, (_, result) in found.items()]
+def _summary(courses: Sequence[Course], results: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
+    points = [f"{name}: {result.sentence}" for name, (_, result) in results.items()]
     for one in courses:
         if not one.finals and (leading := one.leading()):
-            told = ", ".join(f"{name} {score}" for name, score in leading.items())
+            scores = ", ".join(f"{name} {score}" for name, score in leading.items())
             points.append(
                 f"{one.contest.name}: no finals yet; on validation data, one seed, at round"
-                f" {one.rungs[-1].rounds}: {told}."
+                f" {one.rungs[-1].rounds}: {scores}."
             )
     blocks: list[Block] = [Points(tuple(points))] if points else []
-    if rest := left(courses):
-        text = "The tournament is not over; only whole stages count. " + " ".join(rest)
+    if rest := unfinished(courses):
+        text = "The tournament is not over; only complete stages count. " + " ".join(rest)
         blocks.insert(0, Text(text, warns=True))
     if any("[" in point for point in points):
         blocks.append(
             Text(
-                "In parentheses: the difference, mean over the same seeds, and its 95 % interval by"
-                " Student's paired t; level means that the interval holds 0. It is not widened for"
-                " the number of comparisons."
+                "± is the standard deviation over seeds. In parentheses: the mean difference over"
+                " the same seeds and its 95 % interval by Student's paired t. Level means that the"
+                " interval contains 0. The interval is not corrected for the number of comparisons."
             )
         )
     return blocks
 
 
-def _ranks(found: Mapping[str, tuple[Runs, Verdict]], contestants: Sequence[str]) -> list[Block]:
-    table = mean_ranks({name: runs for name, (runs, _) in found.items()}, contestants)
-    first = {name: {result.winner, *result.level} for name, (_, result) in found.items()}
+def _ranks(courses: Sequence[Course], results: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
+    first = {name: {result.winner, *result.level} for name, (_, result) in results.items()}
     rows = [
         (
             contestant,
-            f"{sum(own.values()) / len(own):.2f}",
-            *(f"{own[name]:.1f}" for name in found),
-            f"{sum(contestant in first[name] for name in found)} of {len(found)}",
+            f"{sum(ranks.values()) / len(ranks):.2f}",
+            *(f"{ranks[name]:.1f}" for name in results),
+            f"{sum(contestant in first[name] for name in results)} of {len(results)}",
         )
-        for contestant, own in table.items()
+        for contestant, ranks in mean_ranks([one for one in courses if one.finals]).items()
     ]
     return [
         Table(
             caption="Ranks over problems",
-            columns=("contestant", "mean rank", *found, "won or level"),
+            columns=("contestant", "mean rank", *results, "won or level"),
             rows=tuple(rows),
             note=RANKS,
         )
@@ -129,67 +122,48 @@ def _ranks(found: Mapping[str, tuple[Runs, Verdict]], contestants: Sequence[str]
 
 def _contest(one: Course, runs: Runs, result: Verdict) -> Section:
     """Return the section of a problem: the verdict, scores, curves and costs of targets."""
-    name, places = one.contest.name, runs.places
-    best = runs.by_score[:DRAWN]
-    drawn = one.runs([p for p in places if p in best], places)
-    blocks: list[Block] = [Text(f"{result.sentence()[0].upper()}{result.sentence()[1:]}")]
+    name = one.contest.name
+    blocks: list[Block] = [Text(f"{result.sentence[0].upper()}{result.sentence[1:]}")]
     blocks.append(scores(runs))
     if one.last > 1:
         blocks.append(Text(f"Final is the mean of the last {one.last} evaluations of a run."))
-    if len(best) < len(runs.variants):
-        blocks.append(Text(f"Drawn are the {len(best)} best; the table has all."))
-    blocks += [_named(block, name) for block in score_curves(drawn)]
+    blocks += [
+        replace(block, name=f"{name}-{block.name}") if isinstance(block, Figure) else block
+        for block in score_curves(runs)
+    ]
     blocks += costs(runs)
     blocks += [block for block in pairs(runs, result.winner) if isinstance(block, Table)]
     return Section(name, blocks)
 
 
-def _sure(found: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
-    """Return once what all tables of differences have in common."""
-    notes = [b for runs, result in found.values() for b in pairs(runs, result.winner)]
+def _sure(results: Mapping[str, tuple[Runs, Verdict]]) -> list[Block]:
+    """Return the note that all tables of differences share."""
+    notes = [b for runs, result in results.values() for b in pairs(runs, result.winner)]
     return [next(block for block in notes if isinstance(block, Text))] if notes else []
-
-
-def _named(block: Block, prefix: str) -> Block:
-    """Return a figure under a name of its own on a page with several contests."""
-    if isinstance(block, Figure):
-        return replace(block, name=f"{prefix}-{block.name}")
-    if isinstance(block, Views):
-        figures = {
-            word: replace(figure, name=f"{prefix}-{figure.name}")
-            for word, figure in block.figures.items()
-        }
-        return replace(block, name=f"{prefix}-{block.name}", figures=figures)
-    return block
 
 
 def _tries(courses: Sequence[Course]) -> list[Block]:
     """Return a table per contest: the validation score of every try at each rung it reached."""
     tables: list[Block] = []
-    for one in courses:
-        if not one.rungs:
-            continue
-        at, objective = [stage.scores(one.last) for stage in one.rungs], one.rungs[0].objective()
-        scale = objective.scale
+    for one in (one for one in courses if one.rungs):
+        objective, chosen = one.rungs[0].objective(), one.chosen()
+        stages = [stage.scores(one.last) for stage in one.rungs]
         rows = []
         for contestant, runs in one.rungs[0].by.items():
             for run in runs:
-                reached = [scores[run] for scores in at if run in scores]
-                cells = [shown(score, scale) for score in reached] + ["out"] * (
-                    len(at) - len(reached)
-                )
-                rows.append((contestant, run.name.removeprefix(f"{contestant}-"), *cells))
+                cells = [shown(s[run], objective.scale) if run in s else "out" for s in stages]
+                mark = ": ".join(filter(None, ("chosen", chosen[run]))) if run in chosen else ""
+                rows.append((contestant, run.name.removeprefix(f"{contestant}-"), *cells, mark))
+        rounds = (f"round {stage.rounds}" for stage in one.rungs)
         tables.append(
             Table(
                 caption=f"{one.contest.name}: validation {objective.title} of every try"
-                f"{scale.heading(objective.title)}",
-                columns=(
-                    "contestant",
-                    "settings",
-                    *(f"round {stage.rounds}" for stage in one.rungs),
-                ),
+                f"{objective.scale.heading(objective.title)}",
+                columns=("contestant", "settings", *rounds, "chosen"),
                 rows=tuple(rows),
-                words=("settings",),
+                words=("settings", "chosen"),
+                note="Lowest and highest: the chosen value is at the edge of those tried, so a"
+                " better one may lie beyond.",
             )
         )
     return tables
@@ -201,28 +175,22 @@ def _rules(tournament: Tournament) -> tuple[str, ...]:
         f"Equal tries: every contestant has {contest.each} settings on every problem, with one seed"
         f" ({rules.tuning_seed}), judged on validation data that no client trains on.",
         f"Rungs at {' and '.join(f'{100 * share:g} %' for share in rules.rungs)} of the rounds:"
-        " the better half of each contestant's own tries goes on from its checkpoint, at the last"
-        " rung the best alone.",
-        f"The best settings run anew with the seeds {', '.join(map(str, rules.seeds))}, on all"
-        " training data, judged on test data that nobody has seen before.",
+        " the better half of each contestant's tries resumes from its checkpoints, and after the"
+        " last rung only the best.",
+        f"The best settings start over with the seeds {', '.join(map(str, rules.seeds))}, on all"
+        " training data, and are judged on test data.",
         *_finalists(rules, len(tournament.contestants)),
         f"A score is the mean of the last {rules.last} evaluations.",
-        "Work goes stage by stage, and problems take turns; a stage that is not whole is not in"
-        " this report.",
+        "Problems take turns, stage by stage; only complete stages are in this report.",
     )
 
 
 def _finalists(rules: Rules, contestants: int) -> list[str]:
-    """Return the sentence about who runs the finals."""
+    """Return the sentence about the contestants in the finals."""
     if not rules.finalists:
-        return ["No contestant is ever out; only settings are."]
-    always = f" {', '.join(rules.always)} in any case, the others" if rules.always else " those"
+        return ["All contestants run the finals."]
+    always = f", and always {', '.join(rules.always)}" if rules.always else ""
     return [
-        f"{rules.in_finals(contestants)} of {contestants} contestants run the finals of a"
-        f" problem:{always} by their validation score at the last rung."
+        f"{rules.in_finals(contestants)} of {contestants} contestants run the finals of a problem:"
+        f" those with the best validation scores at the last rung{always}."
     ]
-
-
-def repeat(file: Path, changes: Sequence[str], out: Path) -> str:
-    """Return the command that makes or continues the tournament."""
-    return shlex.join(["fedlada", "tournament", str(file), *changes, "--out", str(out)])

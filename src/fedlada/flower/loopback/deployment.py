@@ -4,13 +4,15 @@ It is for tests, benchmarks, and trying an app before it is deployed: a SuperLin
 SuperNode authentication and a database, and SuperNodes with a key each, all on 127.0.0.1::
 
     with Deployment(directory, nodes=3) as deployment:
-        print(deployment.run("my-app", config={"num-server-rounds": 3}))
+        print(deployment.run("my-app", config={"rounds": 3}))
 
-Its pieces can be killed and started again, to see what an app makes of that.
+Its processes can be killed and started again, to test how an app handles it.
 
 Everything it writes (keys, Flower homes, database, logs) is in `directory`. Everything it starts
 is stopped when the `with` block is left, also by an interrupt or a SIGTERM. If this process is
 killed, a small guardian process stops the rest.
+
+:class:`RaySimulation` is the same for Flower's simulation, whose virtual nodes Ray runs.
 """
 
 import time
@@ -25,12 +27,19 @@ import tomli_w
 from .certificates import answers, write_node_key, write_server_certificate
 from .commands import superlink_command, supernode_command
 from .launcher import Launcher
-from .processes import GRACE, DeploymentError, Process, await_ready, free_port, log_error
+from .processes import (
+    GRACE,
+    DeploymentError,
+    Process,
+    await_ready,
+    free_port,
+    log_error,
+    sigterm_raises,
+)
 from .run import CONNECTION, Run, Value
-from .sigterm import sigterm_raises
 from .supernodes import SuperNodes
 
-__all__ = ["Deployment"]
+__all__ = ["Deployment", "RaySimulation"]
 
 _STARTUP = 120.0  # seconds for a program of Flower's to come up on a busy machine
 
@@ -43,7 +52,7 @@ class Deployment:
     Args:
         directory: Where everything is written; it must not hold another deployment.
         nodes: The number of SuperNodes.
-        node_configs: For each SuperNode what to add to its node config, or to replace in it.
+        node_configs: For each SuperNode, keys to add to its node config or to replace in it.
         environment: Variables that every process gets in addition.
         launcher: What starts the processes; by default as programs of this machine.
     """
@@ -264,3 +273,34 @@ class Deployment:
 
     def _key(self, i: int) -> Path:
         return self.directory / "keys" / f"node-{i}"
+
+
+class RaySimulation(Deployment):
+    """A SuperLink that runs apps on Ray with `nodes` virtual nodes, for a `with` block.
+
+    Args:
+        directory: As for a deployment.
+        nodes: The number of virtual nodes.
+        at_once: How many of them compute at once; by default one per core.  Ray starts a process
+            for each, which imports the app.
+        environment: As for a deployment.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        nodes: int = 10,
+        at_once: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(directory, nodes=nodes, environment=environment)
+        self._superlink_options = ["--simulation"]
+        self._server_program = "flwr-simulation"
+        options = f"num-supernodes={nodes} client-resources-num-cpus=1"
+        if at_once is not None:
+            options += f" init-args-num-cpus={at_once}"
+        self._run_options = ["--federation-config", options]
+
+    def _start_nodes(self) -> None:
+        """Start none: Ray runs the nodes."""

@@ -21,7 +21,6 @@ _MARK = "FEDLADA_LOOPBACK"
 _OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     # Flower's default is 1; at 0.1 the polling of two idle nodes takes a quarter of a core.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FEDLADA_LOOPBACK_POLL", "0.3"),
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -55,7 +54,7 @@ class Launcher:
         """Kill whatever still runs, and end the guardian."""
         self.kill()
         for process in self._started:
-            process.wait(GRACE)  # or it would stay as a zombie
+            process.wait(GRACE)  # otherwise it would stay as a zombie
         self._started.clear()
         if self._guardian is not None:
             self._guardian.communicate()
@@ -107,7 +106,7 @@ class Launcher:
         return kill_marked(f"{_MARK}={self._mark}/", program)
 
     def _inherited(self, programs: Path) -> dict[str, str]:
-        # Flower's own variables are set here alone and never taken from the caller's shell.
+        # Flower's variables are set only here and never taken from the caller's shell.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_")}
         environment |= _OFFLINE | self._environment
         # Every task is a new process, which should not compile this package again.

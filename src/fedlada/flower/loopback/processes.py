@@ -12,9 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 __all__ = [
     "GRACE",
@@ -26,11 +28,12 @@ __all__ = [
     "kill_marked",
     "log_error",
     "marked",
+    "sigterm_raises",
 ]
 
 GRACE = 5.0
 """Seconds between asking a process to stop and killing it."""
-_POLL = 0.1  # seconds between two looks at a process that is coming up
+_POLL = 0.1  # seconds between two checks of a starting process
 _TAIL = 30  # lines of a log that an error shows
 # These ports are below the range that the kernel uses for outgoing connections, so that none of
 # those can take a port between its choice and its use. Processes begin at different places.
@@ -39,7 +42,7 @@ next(itertools.islice(_PORTS, os.getpid() * 64 % 12000, None))
 
 
 class DeploymentError(RuntimeError):
-    """Something in the deployment failed; the message ends with the log that tells why."""
+    """Something in the deployment failed; the message ends with the end of the log."""
 
 
 class Process:
@@ -65,7 +68,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=directory,
-                start_new_session=True,  # an interrupt typed at the terminal is ours to handle
+                start_new_session=True,  # only this process handles Ctrl-C
             )
 
     def ask(self) -> None:
@@ -82,7 +85,7 @@ class Process:
     def finish(self, timeout: float, show: Callable[[str], None] | None = None) -> int | None:
         """Wait for the exit code as `wait` does, and kill whatever is left in any case.
 
-        Each line of the output is passed to `show` as soon as it is there.
+        Each line of the output is passed to `show` as soon as it is written.
         """
         deadline, shown = time.monotonic() + timeout, 0
         try:
@@ -106,7 +109,7 @@ class Process:
         return self._process.poll() is None
 
     def crash(self) -> None:
-        """Kill the command alone and leave what it started running."""
+        """Kill only the command; the processes that it started continue."""
         self._process.kill()
         self._process.wait()
 
@@ -146,8 +149,8 @@ def kill_marked(mark: str, program: str | None = None) -> list[int]:
     """
     deadline = time.monotonic() + GRACE
     killed: dict[int, None] = {}
-    # While a process starts its program it has no environment for a moment and cannot be seen, so
-    # one look that sees none is not enough.
+    # A process has no environment for a moment while it starts its program, and cannot be found
+    # then, so one look that finds none is not enough.
     unseen = 0
     while unseen < 2:
         alive = list(marked(mark, program))
@@ -165,7 +168,7 @@ def kill_marked(mark: str, program: str | None = None) -> list[int]:
 def marked(mark: str, program: str | None = None) -> Iterator[int]:
     """Yield the processes that carry the mark and, if one is given, run the program."""
     for process in Path("/proc").glob("[0-9]*"):
-        # A process may end while we read; those of other users are not ours.
+        # A process may end while we read; processes of other users cannot be read.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             if f"\0{mark}".encode() not in b"\0" + (process / "environ").read_bytes():
                 continue
@@ -183,12 +186,35 @@ def guardian(mark: str) -> subprocess.Popen[bytes]:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
+    """Return a free port of 127.0.0.1."""
     for port in itertools.islice(_PORTS, 12000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
     raise DeploymentError("No port between 20000 and 32000 is free on 127.0.0.1")
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Turn a SIGTERM into SystemExit, unless the program has its own handler.
+
+    By default a SIGTERM ends Python at once, without stopping what Python has started.
+    """
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        if ours and signal.getsignal(signal.SIGTERM) is _leave:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from .processes import Process, log_error
 __all__ = ["CONNECTION", "Run", "Value"]
 
 Value = bool | int | float | str
-"""What a run config or a node config may hold: Flower takes no lists."""
+"""A value of a run config or a node config: Flower accepts no lists."""
 
 CONNECTION = "loopback"
 """The name of the connection in the config file that `flwr` reads."""
@@ -39,7 +39,7 @@ class Run:
     def wait(self, *, timeout: float = 600.0, show: Callable[[str], None] | None = None) -> str:
         """Wait for the end of the run and return what it printed.
 
-        Each line is passed to `show`, such as `print`, as soon as it is there. A run that does
+        Each line is passed to `show`, such as `print`, as soon as it is written. A run that does
         not complete, or not within `timeout` seconds, is stopped and raises DeploymentError.
         """
         process, app_dir = self._process, self._app_dir
@@ -63,5 +63,5 @@ class Run:
         return output
 
     def leave(self) -> None:
-        """Kill `flwr run` and leave the run itself to go on."""
+        """Kill `flwr run`; the run itself continues."""
         self._process.kill()

@@ -13,7 +13,7 @@ __all__ = ["SuperNodes"]
 
 _RETRY = 2.0  # seconds before a refused SuperNode is started again
 _ACCEPTED = "SuperNode ID:"  # a SuperNode logs this once the SuperLink has let it in
-_REFUSED = "Exit Code: 305"  # a SuperNode logs this last when the SuperLink turns it away
+_REFUSED = "Exit Code: 305"  # a SuperNode logs this last when the SuperLink refuses it
 
 
 class SuperNodes:

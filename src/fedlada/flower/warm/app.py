@@ -1,20 +1,20 @@
-"""A ClientApp that imports no torch: a worker that lives as long as the SuperNode answers for it.
+"""A ClientApp that imports no torch: it passes every message to a worker that stays loaded.
 
-Flower starts a process for every message.  This app needs little of it: it passes the message to
-the worker, which imported the real app when the first message came.
+Flower starts a process for every message.  The worker lives as long as the SuperNode, and imports
+the real app when the first message arrives.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ...errors import require
+from ...named import find
 
 __all__ = ["IDLE", "WarmApp", "load", "warm_app"]
 
@@ -52,15 +52,14 @@ class WarmApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         if Path(sys.argv[0]).name != _ONE_MESSAGE or not hasattr(socket, "AF_UNIX"):
             return load(self._reference)(message, context)
-        from .node import NodeWorker  # it needs what Windows has not
+        from .node import NodeWorker  # Windows lacks what it needs
 
         return NodeWorker(self._reference, context, idle=self._idle).answer(message, context)
 
 
 def load(reference: str) -> ClientApp:
     """Import the app that a reference names."""
-    module, _, attribute = reference.partition(":")
-    app = getattr(import_module(module), attribute)
+    app = find(reference, "ClientApp")
     require(
         isinstance(app, ClientApp) and not isinstance(app, WarmApp),
         f"{reference} is {type(app).__name__}; a warm app needs an ordinary ClientApp",

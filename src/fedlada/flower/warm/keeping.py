@@ -1,4 +1,4 @@
-"""What a worker keeps loaded from one message to the next."""
+"""Keeps a node's data loaded in a worker from one message to the next."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _in_worker = False
 
 
 def begin() -> None:
-    """Say that this process is the worker of one node in one run."""
+    """Mark this process as the worker of one node in one run."""
     global _in_worker
     _in_worker = True
 
 
 def kept(load: Callable[[Context], T]) -> Callable[[Context], T]:
     """Call ``load`` once in a worker, whose node and run never change, and always elsewhere."""
-    found: list[T] = []
+    values: list[T] = []
 
     def loaded(context: Context) -> T:
         if not _in_worker:
             return load(context)
-        if not found:
-            found.append(load(context))
-        return found[0]
+        if not values:
+            values.append(load(context))
+        return values[0]
 
     return loaded

@@ -26,7 +26,7 @@ __all__ = [
 
 _LENGTH = struct.Struct(">Q")
 _LONGEST = 100
-"""The kernel takes 108 bytes of a socket's path, other systems a few less."""
+"""Largest number of bytes in the path of a socket: Linux takes 108, other systems a few less."""
 
 
 class ConnectionEnded(FedladaError):
@@ -34,14 +34,16 @@ class ConnectionEnded(FedladaError):
 
 
 def private_directory(path: Path) -> Path:
-    """Make a directory that only this user can enter, and check one that is there."""
+    """Create a directory that only this user can enter, or check an existing one."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
+    status = path.lstat()
     require(
-        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077,
-        f"{path} is not a directory of user {os.geteuid()} alone (owner {found.st_uid}, mode"
-        f" {stat.S_IMODE(found.st_mode):o}); remove it, or set FLWR_HOME to a directory of this"
-        " node's own",
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o077,
+        f"{path} must be a directory of user {os.geteuid()} that nobody else can enter (owner"
+        f" {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); remove it, or set FLWR_HOME to"
+        " another directory",
     )
     return path
 
@@ -84,14 +86,14 @@ def send(connection: socket.socket, *parts: bytes) -> None:
     try:
         for part in parts:
             connection.sendall(_LENGTH.pack(len(part)))
-            if part:  # the other process may have closed by now: it has all of an empty part
+            if part:  # an empty part has arrived already, and the other process may have closed
                 connection.sendall(part)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ConnectionEnded("the other process ended before it had read all") from error
 
 
 def receive(connection: socket.socket, parts: int) -> list[bytearray]:
-    """Return so many parts."""
+    """Return this number of parts."""
     return [
         _exactly(connection, *_LENGTH.unpack(_exactly(connection, _LENGTH.size)))
         for _ in range(parts)

@@ -1,7 +1,7 @@
 """The worker of a node: where it listens, how it is started, and how it gets a message.
 
-The ClientApp's process opens the socket and passes it on, so there is nothing to wait for: what is
-sent before the worker is up is kept by the kernel.
+The ClientApp's process opens the socket and passes it on, so nobody has to wait for the worker: the
+kernel keeps what is sent before it is up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from ...errors import FedladaError
-from ..internals import current_task, packed, unpacked
+from ..private_api import current_task, packed, unpacked
 from .local_socket import (
     ConnectionEnded,
     connect,
@@ -61,7 +61,7 @@ class NodeWorker:
         self._log, self._shown = self._directory / f"{self._node}.log", 0
 
     def answer(self, message: Message, context: Context) -> Message:
-        """Return the worker's reply, and set the context's state to what the worker made of it."""
+        """Return the worker's reply, and copy the worker's state into the context."""
         parts = (json.dumps(current_task()).encode(), *packed(message, context))
         try:
             error, reply, after = self._exchange(parts)
@@ -74,7 +74,7 @@ class NodeWorker:
         return answered
 
     def _exchange(self, parts: tuple[bytes, ...]) -> list[bytearray]:
-        """Give the worker the message: again to another one if the first ended before it began."""
+        """Send the message to the worker, or to a new one if the first ended before it began."""
         for _ in range(2):
             with self._connected() as connection:
                 try:
@@ -93,7 +93,7 @@ class NodeWorker:
 
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
-        """Connect to the worker, started if it is not there."""
+        """Connect to the worker; start it if there is none."""
         with open(self._directory / f"{self._node}.lock", "w", opener=_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             connection = connect(self._socket)
@@ -119,7 +119,7 @@ class NodeWorker:
         with listen(self._socket) as listener:
             settings["listener"] = listener.fileno()
             command = [sys.executable, "-u", "-P", "-m", f"{__package__}.worker"]
-            # Flower's pipes stay out of it: whoever waits for their end would wait for the worker.
+            # The worker does not get Flower's pipes: Flower waits until they are closed.
             subprocess.Popen(
                 [*command, json.dumps(settings)],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -132,7 +132,7 @@ class NodeWorker:
         os.close(log)
 
     def _show_log(self) -> None:
-        """Print what the worker wrote for this message, so that it is in the node's log, too."""
+        """Print the worker's output for this message, so that the node's log has it, too."""
         if self._log.exists():
             with self._log.open("rb") as log:
                 log.seek(self._shown)
@@ -140,7 +140,7 @@ class NodeWorker:
 
 
 def _end(path: Path) -> None:
-    """Tell the worker of an earlier run or app to end as soon as it has nothing to do."""
+    """Ask the worker of an earlier run or app to end as soon as it has nothing to do."""
     connection = connect(path)
     if connection is not None:
         with connection, suppress(ConnectionEnded):

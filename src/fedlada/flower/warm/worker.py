@@ -1,7 +1,7 @@
 """The process that keeps a ClientApp loaded: ``python -m fedlada.flower.warm.worker``.
 
-It answers one message after the other.  It ends with its SuperNode, when its node begins another
-run, when the process that waits for a reply ends, or when nothing came for a while.
+It answers one message after another.  It ends with its SuperNode, when its node begins another run,
+when the process that waits for a reply ends, or when no message arrives for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from flwr.clientapp import ClientApp
 
 from ...errors import FedladaError
-from ..internals import packed, set_task, unpacked
+from ..private_api import packed, set_task, unpacked
 from . import keeping
 from .app import load
 from .local_socket import check_peer, given_up, receive, send
@@ -38,12 +38,12 @@ class Watch:
         self._waiting: socket.socket | None = None
         self._lock = threading.Lock()
         self._node = node
-        # A number may be given to another process; a descriptor stays with the one that had it.
+        # A process number can be reused; a descriptor always refers to the same process.
         self._descriptor = os.pidfd_open(node) if hasattr(os, "pidfd_open") else None
         threading.Thread(target=self._look, daemon=True).start()
 
     def await_reply(self, connection: socket.socket | None) -> None:
-        """Say over which connection a reply is awaited: without it nobody needs the answer."""
+        """Set the connection that awaits a reply; if it closes, nobody needs the answer."""
         with self._lock:
             self._waiting = connection
 
@@ -53,7 +53,7 @@ class Watch:
             with self._lock:
                 if self._waiting is not None and given_up(self._waiting):
                     break
-        # At once: what a client keeps is written whole or not at all.
+        # Without cleaning up: a client's files are written completely or not at all.
         os._exit(0)
 
     def _node_lives(self) -> bool:
@@ -77,19 +77,19 @@ class Worker:
         """Return an error, or nothing, and the reply and the context as bytes."""
         try:
             set_task(*json.loads(task))
-            given, own = unpacked(message, context)
+            received, state = unpacked(message, context)
             if self._loaded is None:
                 self._loaded = load(self._reference), torch.get_rng_state()
             app, random = self._loaded
             torch.set_rng_state(random)  # as in the new process that a cold node starts
-            return (b"", *packed(app(given, own), own))
+            return (b"", *packed(app(received, state), state))
         except Exception as error:  # the ClientApp's process raises it
             traceback.print_exc()
             return f"{type(error).__name__}: {error}".encode(), b"", b""
 
 
 def serve(connection: socket.socket, worker: Worker, watch: Watch) -> bool:
-    """Answer a message; return False if there is none because the worker shall end."""
+    """Answer a message; return False if the worker was asked to end."""
     check_peer(connection)
     (task,) = receive(connection, 1)
     if not task:
@@ -104,7 +104,7 @@ def serve(connection: socket.socket, worker: Worker, watch: Watch) -> bool:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Serve until nothing came for the idle time."""
+    """Serve until no message arrives for the idle time."""
     keeping.begin()
     watch, worker = Watch(settings["node"]), Worker(settings["reference"])
     with socket.socket(fileno=settings["listener"]) as listener:

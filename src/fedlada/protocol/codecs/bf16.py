@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...algorithms import Vector
-from ...algorithms.vectors import BLOCK
+from ...devices import BLOCK
 from ..manifest import DTYPES, Layout
 from .codec import Codec
 

@@ -1,8 +1,8 @@
-"""A payload: perhaps a seed, a few float32 numbers, such as scales, and rows of codes of few bits.
+"""Payloads: an optional seed, a few float32 numbers, such as scales, and rows of codes of few bits.
 
-Codes lie in rows of ``BLOCK``, one, two, four or eight to a byte.  A code of five bits has a byte
-of its own: its values are not equally common, and what compresses bytes finds that out best if
-none is cut in two.
+A row has ``BLOCK`` codes, and a byte holds one, two or four of them.  A code of five or six bits
+takes a whole byte: some codes are more common than others, and a compressor of bytes uses that best
+if no code is split over two bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["BLOCK", "SEED", "opened", "pack", "seed_of", "size_of", "unpack", "w
 BLOCK = 256
 """Codes per row."""
 SEED = 2
-"""Numbers of a payload that its seed takes the place of, with its eight bytes."""
+"""A seed takes eight bytes, as many as this number of float32 numbers."""
 
 
 def size_of(numbers: int, rows: int, bits: int) -> int:
-    """Return the bytes of a payload of so many numbers and rows of codes."""
+    """Return the number of bytes of a payload with these numbers and rows of codes."""
     return 4 * numbers + rows * BLOCK // _per_byte(bits)
 
 
@@ -29,14 +29,17 @@ def write_seed(payload: Tensor, seed: int) -> None:
 
 
 def seed_of(payload: Tensor) -> int:
-    """Return the seed in the first bytes of a payload; of a liar's, any 63 bits will do."""
+    """Return the seed in the first bytes of a payload.
+
+    In a malicious payload it may be any 63-bit number, which is harmless.
+    """
     return int(payload[: 4 * SEED].clone().view(torch.int64)) & (2**63 - 1)
 
 
 def opened(payload: Tensor, numbers: int, rows: int, bits: int) -> tuple[Tensor, Tensor]:
     """Return the numbers of a payload, and its packed rows of codes.
 
-    They are views of the payload if it is aligned, as a new tensor is.
+    Both are views of the payload if its memory is aligned, as that of a new tensor is.
     """
     if payload.data_ptr() % 8 or payload.storage_offset() % 8:
         payload = payload.clone()
@@ -53,13 +56,13 @@ def pack(codes: Tensor, bits: int, packed: Tensor) -> None:
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
-    """Return the rows of codes that were packed into these bytes; it may be these bytes."""
+    """Return the rows of codes that were packed into these bytes; a view if a code has a byte."""
     width, count = _width(bits), _per_byte(bits)
     if count == 1:
         return packed
     codes = torch.empty(len(packed), BLOCK, dtype=torch.uint8)
     for i, place in enumerate(codes.chunk(count, dim=1)):
-        # The shift drops what is below the last piece's bits, and all above them is 0.
+        # The shift removes the bits below this piece; only the last piece has none above it.
         piece = torch.bitwise_right_shift(packed, i * width, out=place) if i else packed
         if i < count - 1:
             torch.bitwise_and(piece, 2**width - 1, out=place)
@@ -67,7 +70,7 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 
 
 def _width(bits: int) -> int:
-    return next(width for width in (1, 2, 4, 8) if bits <= width)
+    return next(width for width in (2, 4, 8) if bits <= width)
 
 
 def _per_byte(bits: int) -> int:

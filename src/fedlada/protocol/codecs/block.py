@@ -13,12 +13,12 @@ matter; the bias that this leaves is at most 2^-13 of s / n.
 ``sub`` reads it as (q + 1/2 - u) s / n, for which the seed of u travels along.  The error is at
 most half a level, with half the variance, whatever z is; but what was decoded lies between the
 levels, and coding it again adds an error (Roberts 1962, "Picture coding using pseudo-random
-noise"; what is 0 in a block that is not comes back as a little noise).
+noise").  A zero is decoded as a small random value if its block has nonzero values.
 
 Averaging over clients makes such errors small, which it does not for a biased code.  Rows of
 numbers are coded a chunk at a time.  A place of chunk k has u = a + k b, modulo 1, with a and b
-drawn for that place: every u is uniform and any two are as good as independent, which is all that
-the mean and the variance of a sum depend on, and far cheaper than to draw each.
+drawn for that place.  Every u is uniform and any two are nearly independent, which is all that the
+mean and the variance of a sum depend on.  This is far cheaper than drawing each u.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .rows import CHUNK, chunks_of, count, rows_of, vector_of
 __all__ = ["Block"]
 
 ONE = 2**16
-"""What stands for 1 where u is an integer."""
+"""The integer that represents 1 in the integer form of u."""
 GRAIN = 2**4
-"""The distance of two u's: it is far above the errors of float32 numbers below 255 * ``ONE``."""
+"""The step between values of u: far above the rounding errors of float32 below 255 * ``ONE``."""
 SMALLEST = 2.0**-149
 """The smallest positive float32."""
 
 
 class Block(Codec):
-    """Integers of 2 to 8 bits, with a float32 scale for every 256 of them; ``sub`` has a seed."""
+    """Integers of 4 to 8 bits, with a float32 scale for every 256 of them; ``sub`` has a seed."""
 
     version: ClassVar[int] = 4
 
@@ -64,16 +64,16 @@ class Block(Codec):
         dither = Dither(min(rows, CHUNK), seed)
         spare, whole = torch.empty(2, min(rows, CHUNK), BLOCK).unbind()
         codes, bytes_ = whole.view(torch.int32), torch.empty(whole.shape, dtype=torch.uint8)
-        for own, z in chunks_of(vector):
-            sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[own]
+        for place, z in chunks_of(vector):
+            sums, numbers, scale = spare[: len(z)], codes[: len(z)], scales[place]
             torch.amax(torch.abs(z, out=sums), 1, keepdim=True, out=scale)
             # Divide first: a subnormal scale has no finite inverse.
             shares = torch.div(z, scale.clamp_min(SMALLEST), out=whole[: len(z)])
             sums.copy_(dither.next(len(z)))
             sums.add_(shares, alpha=self.levels * ONE).add_(self.levels * ONE)
-            # All are positive, so that cutting off what is behind the point rounds down.
+            # All are positive, so that truncating rounds down.
             numbers.copy_(sums).bitwise_right_shift_(16)
-            pack(bytes_[: len(z)].copy_(numbers), self.bits, packed[own])
+            pack(bytes_[: len(z)].copy_(numbers), self.bits, packed[place])
         return payload
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:
@@ -82,15 +82,15 @@ class Block(Codec):
         dither = Dither(min(rows, CHUNK), seed_of(payload)) if self.subtract else None
         spare = torch.empty(min(rows, CHUNK) if self.subtract else 0, BLOCK)
 
-        def write(own: slice, room: Tensor) -> None:
-            room.copy_(unpack(packed[own], self.bits))
+        def write(place: slice, room: Tensor) -> None:
+            room.copy_(unpack(packed[place], self.bits))
             if dither:
                 u = spare[: len(room)].copy_(dither.next(len(room)))
                 room.sub_(u, alpha=1 / ONE).sub_(self.levels - 0.5).mul_(1 / self.levels)
             else:
-                # To divide is slower, but then the largest code is the scale itself.
+                # Dividing is slower, but it decodes the largest code exactly as the scale.
                 room.sub_(self.levels).div_(self.levels)
-            room.mul_(scales[own])
+            room.mul_(scales[place])
 
         return vector_of(layout, write)
 
@@ -108,11 +108,11 @@ class Block(Codec):
 
 
 class Dither:
-    """Draws u for chunk after chunk, as integers between 0 and ``ONE``, without either."""
+    """Draws u for one chunk after another, as integers strictly between 0 and ``ONE``."""
 
     def __init__(self, rows: int, seed: int) -> None:
         words = torch.empty(2, rows * BLOCK // 4, dtype=torch.int64)
-        # The range of all 64-bit integers: without it torch leaves one bit of each at 0.
+        # With the range of all 64-bit integers; by default torch leaves one bit of each at 0.
         words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed))
         drawn = words.view(torch.int16).bitwise_and_(-GRAIN)
         drawn[0] += GRAIN // 2
@@ -120,5 +120,5 @@ class Dither:
 
     def next(self, rows: int) -> Tensor:
         """Return u for the first rows of the next chunk."""
-        # Sums of 16-bit integers are modulo 2**16, which is what is wanted.
+        # Sums of 16-bit integers are modulo 2**16, as the formula of u requires.
         return self._u.add_(self._step)[:rows].view(torch.uint16)

@@ -26,9 +26,11 @@ class MalformedReply(FedladaError):
 class Codec(ABC):
     """Turns a vector into bytes and back; both sides must run the same version."""
 
+    name: ClassVar[str] = ""
+    """The name of the codec in a plan; empty for a codec that is listed with its arguments."""
     version: ClassVar[int] = 1
     exact: ClassVar[bool] = False
-    """Whether decoding restores every bit, so that in process nothing needs to be encoded."""
+    """Whether decoding restores every bit; then nothing is encoded in process."""
 
     @abstractmethod
     def size(self, layout: Layout) -> int:
@@ -36,7 +38,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
-        """Return the vector as a tensor of bytes; all randomness follows from ``seed``."""
+        """Return the vector, which is on the CPU, as bytes; ``seed`` decides all randomness."""
 
     @abstractmethod
     def decode(self, payload: Tensor, layout: Layout) -> Vector:

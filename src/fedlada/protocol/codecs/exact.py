@@ -17,13 +17,14 @@ __all__ = ["Exact"]
 class Exact(Codec):
     """The default codec: it changes nothing, and in process it copies nothing."""
 
+    name = "exact"
     exact: ClassVar[bool] = True
 
     def size(self, layout: Layout) -> int:
         return sum(entry.nbytes for entry in layout)
 
     def encode(self, vector: Vector, *, seed: int) -> Tensor:
-        flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in vector]
+        flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in vector]
         return torch.cat(flat) if flat else empty()
 
     def decode(self, payload: Tensor, layout: Layout) -> Vector:

@@ -1,4 +1,4 @@
-"""A vector as rows of ``BLOCK`` float32 numbers: each tensor begins a row, and is padded with 0."""
+"""A vector as rows of ``BLOCK`` float32 numbers: each tensor begins a new row, padded with 0."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .bits import BLOCK
 __all__ = ["CHUNK", "chunks_of", "count", "rows_of", "vector_of"]
 
 CHUNK = 512
-"""Rows that are coded at a time: few enough to stay in the processor's cache."""
+"""Number of rows that are coded at a time: they fit into the processor's cache."""
 AT_ONCE = CHUNK * BLOCK
-"""Numbers that are coded at a time; where a tensor has them all, they are coded where they lie."""
+"""Number of elements that are coded at a time; if one tensor has them all, without a copy."""
 
 
 def count(layout: Layout) -> int:
@@ -30,7 +30,7 @@ def rows_of(vector: Vector) -> int:
 
 
 def chunks_of(vector: Vector) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows of a vector a few at a time, with their place among all rows, to read."""
+    """Yield the rows of a vector, which must not be changed, a few at a time, with their place."""
     room, first, end = torch.empty(AT_ONCE), 0, 0
     for t in vector:
         flat, start = t.detach().reshape(-1), 0
@@ -52,7 +52,7 @@ def chunks_of(vector: Vector) -> Iterator[tuple[slice, Tensor]]:
 def vector_of(layout: Layout, write: Callable[[slice, Tensor], None]) -> Vector:
     """Return the vector of a layout whose rows ``write`` makes a few at a time.
 
-    It is given their place among all rows, and the memory to write them to.
+    ``write`` gets their position among all rows, and the memory to write them to.
     """
     vector = Vector(torch.empty(entry.shape, dtype=DTYPES[entry.dtype]) for entry in layout)
     room, numbers, place, end = torch.empty(AT_ONCE), count(layout) * BLOCK, 0, 0

@@ -1,4 +1,4 @@
-"""Zstandard on top of another codec, for codes that are not all equally common."""
+"""Zstandard after another codec: it shortens codes of which some are more common than others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .codec import Codec, MalformedReply, empty
 __all__ = ["Zstd"]
 
 LEVEL = 1
-"""On such codes, higher levels take longer and save nothing."""
+"""Higher levels take longer and save nothing on such codes."""
 
 
 class Zstd(Codec):
-    """The bytes of another codec, compressed; what they grow to is checked before it is read."""
+    """Compresses the bytes of another codec; the size is checked before decompressing."""
 
     def __init__(self, inner: Codec) -> None:
         self.inner, self.version = inner, inner.version  # type: ignore[misc]

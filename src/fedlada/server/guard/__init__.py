@@ -1,10 +1,7 @@
 """The guard decides which replies may change the model, and by how much."""
 
-from .account import Accounts
-from .admission import Admission, Weighting
+from .admission import Accounts, Admission, Admitted, Measured, NoGuard, Weighting, judged
 from .limits import Guard, History, Limit, Seen
-from .open import Open
-from .outcome import Admitted, Measured
 
 __all__ = [
     "Accounts",
@@ -14,7 +11,8 @@ __all__ = [
     "History",
     "Limit",
     "Measured",
-    "Open",
+    "NoGuard",
     "Seen",
     "Weighting",
+    "judged",
 ]

@@ -6,31 +6,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from ...algorithms import Algorithm, Vector, Vectors
+from ...algorithms import Algorithm, Round, Vector, Vectors
 from ...protocol.federated import BUFFERS
 from ...protocol.messages import Rejection, Reply, Task
-from .account import Accounts
-from .bases import Bases
 from .contract import Contract
 from .limits import DELTA, Guard, History, Limit
 from .moments import SecondMoment
-from .outcome import Admitted, Measured
 
-__all__ = ["Admission", "Weighting"]
+__all__ = ["Accounts", "Admission", "Admitted", "Measured", "NoGuard", "Weighting", "judged"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Weighting = Literal["uniform", "examples"]
 
+UNIT = Round(steps=1, lr_sum=1.0)
+
 TENSOR = 1.5
-"""The rise of one tensor may be this many times the limit of the whole."""
+"""One tensor may rise by this many times the limit of all tensors together."""
 
 ROUNDING = 1e-3
-"""How far a mean may be beyond the limit of its terms, which are rounded, relative to the limit."""
+"""A mean may exceed the limit of its terms by this share of it, because terms are rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A reply that may be folded into the mean, and its weight."""
+
+    reply: Reply
+    weight: float
+    limited: tuple[str, ...] = ()
+    """What was corrected in it, such as the quantities reduced to their limits."""
+    account: float | None = None
+    """The client's account after this reply, if the server sums up one of its vectors."""
+
+
+class Measured(NamedTuple):
+    """A reply with the measured size of each of its quantities."""
+
+    reply: Reply
+    sizes: dict[str, float]
+    low: tuple[str, ...] = ()
+    """The vectors with an element below the lowest possible value."""
+    rises: Mapping[str, Sequence[float]] = {}
+    """The relative rise of each tensor of each second moment."""
 
 
 class Admission:
@@ -48,17 +73,18 @@ class Admission:
         accounts: Accounts | None = None,
         variances: Collection[int] = (),
         updates: int = 0,
-        lacking: Vector | None = None,
+        base: Vector | None = None,
     ) -> None:
-        """Start a round after so many ``updates`` of the server's vectors.
+        """Start a round after ``updates`` rounds that changed the model.
 
-        ``lacking`` is what deltas lack per unit of their lr_sum, see :mod:`fedlada.protocol.news`.
+        ``base`` is added to every delta, multiplied by its lr_sum
+        (:mod:`fedlada.protocol.residual`); None if deltas are whole.
         """
         self._guard, self._weighting, self._variances = guard, weighting, variances
         self._updates, self._unit_delta = updates, algorithm.unit_delta
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
-        self._bases = Bases(algorithm, task, lacking)
+        self._origins = Origins(algorithm, task, base)
         clipped = task.vectors.x if guard.clip is not None else ()
         self._tensors = [f"{DELTA}[{i}]" for i, _ in enumerate(clipped)]
         self._moments = {
@@ -75,7 +101,7 @@ class Admission:
         return self._guard.limits(history, moments=rising, updates=self._updates)
 
     def _smallest(self, task: Task) -> dict[str, float]:
-        """Return the size of each quantity that is never limited."""
+        """Return, for each quantity, the size of its rounding errors, which is never limited."""
         smallest = {name: _rounding(like) for name, like in self._contract.like.items()}
         for name in self._moments:
             del smallest[name]
@@ -97,33 +123,37 @@ class Admission:
                 sizes |= self._by_tensor(vector, self._own_lr_sum(reply))
                 is_low = False
             else:
-                sizes[name] = self._bases.distance(name, vector, self._own_lr_sum(reply))
+                sizes[name] = self._origins.distance(name, vector, self._own_lr_sum(reply))
                 is_low = name == BUFFERS and self._negative(vector)
             low += [name] if is_low else []
-        endless = [name for name, size in sizes.items() if not math.isfinite(size)]
-        if endless:
-            return _rejection(reply, f"{endless[0]} not finite")
+        # Any NaN or infinity in a vector makes its size not finite, so no other check is needed.
+        infinite = [name for name, size in sizes.items() if not math.isfinite(size)]
+        if infinite:
+            return _rejection(reply, f"{infinite[0]} not finite")
         if self._accounts.up is not None:
             along = self._accounts.along(reply.vectors)
-            sizes[self._accounts.name] = abs(self._accounts.after(reply.client, along))
+            total = abs(self._accounts.after(reply.client, along))
+            if not math.isfinite(total):
+                return _rejection(reply, f"{self._accounts.name} not finite")
+            sizes[self._accounts.name] = total
         return Measured(reply, sizes, tuple(low), rises)
 
     def _by_tensor(self, delta: Vector, lr_sum: float) -> dict[str, float]:
         """Return the distance of a delta and of each of its tensors."""
-        distances = self._bases.by_tensor(delta, lr_sum)
+        distances = self._origins.by_tensor(delta, lr_sum)
         named = zip(self._tensors, distances, strict=True)
         return {DELTA: math.hypot(*distances), **dict(named)}
 
     @property
     def quantities(self) -> frozenset[str]:
-        """The names of what is measured of each reply."""
+        """The names of the quantities that are measured in each reply."""
         counts = ["steps", "lr_sum", *(["examples"] if self._weighting == "examples" else [])]
         account = [] if self._accounts.up is None else [self._accounts.name]
         return frozenset((*counts, *self._contract.like, *self._tensors, *account))
 
     @property
     def moments(self) -> frozenset[str]:
-        """The names of the second moments among them."""
+        """The names of the quantities that are second moments."""
         return frozenset(self._moments)
 
     def answered(self, client: int) -> bool:
@@ -147,7 +177,7 @@ class Admission:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
         left = {name: self._left(name, size, longer) for name, size in sizes.items()}
         tensors = [left[name] for name in self._tensors]
-        if tensors:  # what is left of a tensor counts, not what was sent
+        if tensors:  # tensors are limited first, so the whole delta is measured after that
             kept = math.hypot(*(left[name] * sizes[name] for name in self._tensors))
             left[DELTA] = self._left(DELTA, kept, longer)
         notes = {name.partition("[")[0] for name, part in left.items() if part != 1}
@@ -157,12 +187,12 @@ class Admission:
                 factors = self._factors(name, left[name], rises[name], longer)
                 vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
             else:
-                own = tensors if name == DELTA else ()
-                vectors[name] = self._bases.shortened(name, vector, left[name], lr_sum, own)
+                parts = tensors if name == DELTA else ()
+                vectors[name] = self._origins.shortened(name, vector, left[name], lr_sum, parts)
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
-        vectors.delta = self._bases.completed(vectors.delta, lr_sum)
+        vectors.delta = self._origins.completed(vectors.delta, lr_sum)
         account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
@@ -183,43 +213,66 @@ class Admission:
     def impossible(
         self, mean: Vectors, lr_sum: float, replies: int, delta_square: float
     ) -> str | None:
-        """Return the vector that cannot be the mean of so many admitted replies, if there is one.
+        """Return the name of a vector that cannot be the mean of admitted replies, if there is one.
 
-        A mean is no further than the furthest of its terms, as is the mean square of norms.  A mean
-        of second moments rises at most by the root of their number times the largest rise.
+        A mean is at most as far from its origin as the farthest of its terms; the same holds for
+        the mean square of norms.  A mean of n second moments rises at most by the root of n times
+        the largest rise.
         """
-        count = (self.limits or {}).get("lr_sum")
-        middle = math.sqrt(count.low) * math.sqrt(count.high) if count is not None else 0.0
+        count, middle = (self.limits or {}).get("lr_sum"), self._median_lr_sum
         longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
         within, most_lr_sum = (lr_sum, lr_sum) if not count else (count.within(lr_sum), count.high)
         for name, limit in (self.limits or {}).items():
             if name in self._moments:
                 size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
             elif name in mean:
-                size = self._bases.distance(name, mean[name], within, whole=True)
+                size = self._origins.distance(name, mean[name], within, complete=True)
             else:
                 continue
             most = max(limit.high * longest, self._never_below.get(name, 0.0)) * (1 + ROUNDING)
-            far = name == DELTA and self._bases.too_long(delta_square, most, most_lr_sum)
+            far = name == DELTA and self._origins.too_long(delta_square, most, most_lr_sum)
             if far or not size <= most:
                 return name
         return None
 
+    def bounded(self, r: Round, mean: Vectors) -> Round:
+        """Return the scalars of the round with bounds on those that scale everybody's step.
+
+        The mean lr_sum, if deltas are multiplied by it, is within ``slack`` times the median.  A
+        root mean square of deltas (``delta_square``) is at most ``slack`` times that of
+        independent deltas with this mean: otherwise a liar that cancels the others' sum would
+        make a rule that divides by the mean's length (FedExP) extrapolate without bound.
+        """
+        slack, lr_sum, longest = self._guard.slack, r.lr_sum, mean.delta.norm()
+        if self._unit_delta:
+            middle = self._median_lr_sum or lr_sum
+            lr_sum = min(max(lr_sum, middle / slack), middle * slack)
+            longest *= lr_sum
+        longest *= slack * math.sqrt(r.accepted)
+        square = r.delta_square * (lr_sum / r.lr_sum) * (lr_sum / r.lr_sum)
+        return replace(r, lr_sum=lr_sum, delta_square=min(square, longest * longest))
+
+    @property
+    def _median_lr_sum(self) -> float:
+        """The median of lr_sum in recent rounds; 0 if it is not known."""
+        limit = (self.limits or {}).get("lr_sum")
+        return 0.0 if limit is None else math.sqrt(limit.low) * math.sqrt(limit.high)
+
     def _own_lr_sum(self, reply: Reply) -> float:
-        """Return the reply's lr_sum within its limits: else coasting would be what it says."""
+        """Return the claimed lr_sum within its limits.
+
+        Otherwise a client could choose the point that its delta is measured from.
+        """
         limit = (self.limits or {}).get("lr_sum")
         return reply.lr_sum if limit is None else limit.within(reply.lr_sum)
 
     def _longer(self, reply: Reply) -> float:
-        """Return a client's lr_sum over the median, at least 1: how much further it may go."""
-        limit = (self.limits or {}).get("lr_sum")
-        if limit is None:
-            return 1.0
-        median = math.sqrt(limit.low) * math.sqrt(limit.high)
+        """Return the client's lr_sum divided by the median, at least 1: its limits grow by this."""
+        median = self._median_lr_sum
         return max(1.0, self._own_lr_sum(reply) / median) if median else 1.0
 
     def _left(self, name: str, size: float, longer: float) -> float:
-        """Return the factor that brings a quantity within its limits; 1 changes no bit of it."""
+        """Return the factor that brings a quantity within its limits; 1 changes no bit."""
         limit = (self.limits or {}).get(name)
         if limit is None or not size or name == self._accounts.name:
             return 1.0
@@ -238,7 +291,7 @@ class Admission:
         return not limit.least <= size <= most
 
     def _grows(self, name: str) -> bool:
-        """Return whether a client that trains longer goes further in this quantity."""
+        """Return whether this quantity is larger for clients that train longer."""
         return (name == DELTA and not self._unit_delta) or name in self._moments
 
     def _factors(
@@ -246,7 +299,7 @@ class Admission:
     ) -> list[float]:
         """Return the factor on the rise of each tensor of a second moment."""
         limit = (self.limits or {}).get(name)
-        if limit is None or not self._updates:  # the first rise is from next to nothing
+        if limit is None or not self._updates:  # in the first round, v rises from almost nothing
             return [left] * len(rises)
         most = TENSOR * limit.high * longer
         return [min(left, most / rise) if rise else 1.0 for rise in rises]
@@ -258,10 +311,6 @@ class Admission:
         if low:
             vector = moment.raised(vector)
             notes.add(f"{name} too low")
-        if self._guard.largest_gradient is not None:
-            boxed = moment.boxed(vector, self._guard.largest_gradient)
-            notes |= set() if boxed is vector else {f"{name} out of the box"}
-            vector = boxed
         if min(factors, default=1.0) >= 1:
             return vector
         notes.add(name)
@@ -288,9 +337,175 @@ class Admission:
         return Vector(t.clamp_min(0) if i in self._variances else t for i, t in enumerate(buffers))
 
 
+class NoGuard:
+    """Admits every reply unchanged."""
+
+    limits: Mapping[str, Limit] | None = {}
+    calibration = 0
+    quantities: frozenset[str] = frozenset()
+    moments: frozenset[str] = frozenset()
+
+    def __init__(
+        self, weighting: Weighting, base: Vector | None = None, *, unit_delta: bool = False
+    ) -> None:
+        """Start a round; ``base`` is added to every delta, multiplied by the reply's lr_sum.
+
+        With ``unit_delta``, deltas are divided by their lr_sum already, and it is multiplied by 1.
+        """
+        self._weighting, self._base, self._unit = weighting, base, unit_delta
+
+    def measure(self, reply: Reply) -> Measured | Rejection:
+        """Return the reply without measurements."""
+        return Measured(reply, {})
+
+    def answered(self, client: int) -> bool:
+        """Return True: nothing is checked."""
+        return True
+
+    def calibrate(self, first: Sequence[Measured]) -> None:
+        """Do nothing: there are no limits."""
+
+    def admit(self, measured: Measured) -> Admitted | Rejection:
+        """Admit the reply, with its delta whole."""
+        reply = measured.reply
+        if self._base is not None:
+            lr_sum = 1.0 if self._unit else reply.lr_sum
+            delta = reply.vectors.delta.add(self._base, alpha=lr_sum)
+            reply = replace(reply, vectors=Vectors(reply.vectors | {"delta": delta}))
+        return Admitted(reply=reply, weight=1 if self._weighting == "uniform" else reply.examples)
+
+    def impossible(
+        self, mean: Vectors, lr_sum: float, replies: int, delta_square: float
+    ) -> str | None:
+        """Return None: there are no limits."""
+        return None
+
+    def bounded(self, r: Round, mean: Vectors) -> Round:
+        """Return the scalars of the round unchanged."""
+        return r
+
+
+class Accounts:
+    """How much each client's replies have lengthened a vector that the server sums up.
+
+    SCAFFOLD's c and FedDyn's h are sums over all rounds.  The changes of an honest client add up
+    to a vector that stays bounded, its own mean gradient; those of an attacker need not.  The
+    server cannot keep that vector for every client, but one number is enough: the part of each
+    change along the sum's current direction, added up.  The length of the sum is made of these
+    numbers.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, server: Vectors, contributed: Mapping[int, float]
+    ) -> None:
+        """Measure along the direction of the first vector that the algorithm sums up, if any."""
+        self._contributed = contributed
+        self.up: str | None = None
+        """The vector of a reply that is added to the sum; None if the sum is still zero."""
+        for total in algorithm.sums[:1]:
+            length = server[total.into].norm() if total.into in server else 0.0
+            if length > 0:
+                self.up, self._direction = total.up, server[total.into] / length
+        self.name = f"total {self.up}"
+
+    def along(self, vectors: Vectors) -> float:
+        """Return how much a reply's vectors lengthen the sum."""
+        return 0.0 if self.up is None else vectors[self.up].dot(self._direction)
+
+    def after(self, client: int, along: float) -> float:
+        """Return the client's account after a reply."""
+        return self._contributed.get(client, 0.0) + along
+
+    def share(self, client: int, along: float, limit: float) -> float:
+        """Return the factor on the reply that keeps the client's account within the limit."""
+        before = self._contributed.get(client, 0.0)
+        if abs(before + along) <= limit or not along:
+            return 1.0
+        room = limit - before if along > 0 else limit + before
+        return min(1.0, max(0.0, room) / abs(along))
+
+
+class Origins:
+    """Measures vectors from what a client with zero gradients would send.
+
+    That is the zero-gradient delta for a delta, the sent buffers for averaged buffers, and zero for
+    all others.
+    """
+
+    def __init__(self, algorithm: Algorithm, task: Task, base: Vector | None) -> None:
+        """Start a round; ``base`` is added to every delta, multiplied by its lr_sum."""
+        self._base, self._span = base, algorithm.span
+        self._zero_gradient = base
+        if base is None:
+            self._zero_gradient = algorithm.part.known(task.vectors, UNIT).get(DELTA)
+        self._buffers = task.vectors.get(BUFFERS)
+
+    def distance(
+        self, name: str, vector: Vector, lr_sum: float, *, complete: bool = False
+    ) -> float:
+        """Return how far a vector is from its origin.
+
+        Pass ``complete=True`` if the base has already been added to this delta.
+        """
+        if name == DELTA and self._zero_gradient is not None and (complete or self._base is None):
+            return vector.distance(self._zero_gradient, alpha=self._span(lr_sum))
+        if name == BUFFERS and self._buffers is not None and len(self._buffers):
+            return vector.distance(self._buffers)
+        return vector.norm()
+
+    def by_tensor(self, delta: Vector, lr_sum: float) -> list[float]:
+        """Return how far each tensor of a delta is from its origin."""
+        if self._zero_gradient is not None and self._base is None:
+            return delta.distances(self._zero_gradient, alpha=self._span(lr_sum))
+        return [Vector([t]).norm() for t in delta]
+
+    def shortened(
+        self, name: str, vector: Vector, left: float, lr_sum: float, tensors: Sequence[float] = ()
+    ) -> Vector:
+        """Return the vector with its distance multiplied by ``left``; 1 changes no bit.
+
+        ``tensors`` has a further factor for each of its tensors.
+        """
+        factors = [left * factor for factor in tensors] or [left] * len(vector)
+        if all(factor == 1 for factor in factors):
+            return vector
+        if name == DELTA and self._zero_gradient is not None and self._base is None:
+            origin = self._zero_gradient * self._span(lr_sum)
+        elif name == BUFFERS and self._buffers is not None:
+            origin = self._buffers
+        else:
+            return Vector(t * factor for t, factor in zip(vector, factors, strict=True))
+        parts = zip(vector, origin, factors, strict=True)
+        return Vector(((t - b) * factor).add_(b) for t, b, factor in parts)
+
+    def completed(self, delta: Vector, lr_sum: float) -> Vector:
+        """Return a delta with the base added."""
+        if self._base is None:
+            return delta
+        return delta.add(self._base, alpha=self._span(lr_sum))
+
+    def too_long(self, square: float, limit: float, lr_sum: float) -> bool:
+        """Return whether no deltas within the limit can have this mean square of their norms."""
+        origin = self._zero_gradient
+        longest = limit + (0.0 if origin is None else origin.norm() * self._span(lr_sum))
+        return not square <= longest * longest
+
+
 def _rounding(like: Vector) -> float:
     """Return the length of rounding errors of a vector, with some room."""
     return 10 * max((torch.finfo(t.dtype).eps for t in like), default=0.0) * like.norm()
+
+
+def judged(judge: Callable[[T], R], subject: T, reply: Reply) -> R | Rejection:
+    """Return ``judge(subject)``, or a rejection of the reply if that raises any error.
+
+    A client may send any numbers.  Whatever they do to the guard's arithmetic, they must cost
+    that client its reply, and never the round or the run.
+    """
+    try:
+        return judge(subject)
+    except Exception as error:
+        return _rejection(reply, f"cannot be judged ({type(error).__name__})")
 
 
 def _rejection(reply: Reply, reason: str) -> Rejection:

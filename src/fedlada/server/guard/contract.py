@@ -1,4 +1,4 @@
-"""The contract: before it is measured, a reply must answer this task in the agreed form."""
+"""The contract: a reply must answer this task in the agreed form before it is measured."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ import torch
 
 from ...algorithms import Algorithm, Vector
 from ...protocol.federated import BUFFERS
-from ...protocol.messages import Reply, Task
+from ...protocol.messages import MOST_METRICS, Reply, Task, well_named
+from ...protocol.strict import MOST
 
-__all__ = ["MOST", "Contract", "counted", "measured", "up_like"]
-
-METRICS, NAME = 100, 100
-"""Largest number of metrics in a reply, and of characters in their names."""
-
-MOST = 2**53
-"""Counts must be below this: larger ones are not exact as floating-point numbers."""
+__all__ = ["Contract", "counted", "measured", "up_like"]
 
 
 class Contract:
@@ -84,9 +79,8 @@ def counted(number: object) -> bool:
 
 def measured(metrics: Mapping[str, float]) -> bool:
     """Return whether a client's metrics are few numbers with short names."""
-    return len(metrics) <= METRICS and all(
-        isinstance(name, str) and len(name) <= NAME and _is_number(value)
-        for name, value in metrics.items()
+    return len(metrics) <= MOST_METRICS and all(
+        well_named(name) and _is_number(value) for name, value in metrics.items()
     )
 
 

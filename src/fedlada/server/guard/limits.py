@@ -1,9 +1,9 @@
 r"""The guard's limits: what a reply must satisfy before it is added to the sum.
 
-Every reply is admitted, admitted after being *limited*, or rejected with a reason; the round goes
-on either way.  A reply is rejected if it is not the client's first answer to this task, if its
-vectors do not match the contract (names, shapes, types), or if a number in it is not finite or
-not possible.
+Every reply is admitted, admitted after being *limited*, or rejected with a reason; the round
+continues in each case.  A reply is rejected if it is not the client's first answer to this task,
+if its vectors do not match the contract (names, shapes, types), or if a number in it is not finite
+or not possible.
 
 A quantity that is too large is reduced to its limit, and a reply is rejected if any quantity
 exceeds ``beyond`` times its limit.  The limit of a quantity q follows the recent replies:
@@ -17,43 +17,40 @@ around it (1.4826 times the median absolute deviation), each the median over the
 n the number of replies in them.  :math:`\tilde q` follows as many rounds as are needed for
 ``memory`` replies, and :math:`\sigma`, which hardly changes, ``LONG`` times as many; where
 cohorts are small, the spread between rounds is added to it.  Fewer than
-half of the replies cannot move the limit far.  Where clients are alike, σ is small and ``slack``
-decides.  Where they differ, the limit widens by itself, up to ``widest``.  A quantity whose median
+half of the replies cannot move the limit far.  If clients are similar, σ is small and ``slack``
+decides.  If they differ, the limit widens by itself, up to ``widest``.  A quantity whose median
 is 0 is limited to the size of rounding errors.
 
 What is measured is what an honest client *can* do:
 
 - Counts (steps, lr_sum and, if replies are weighted by them, examples) have a limit on both
-  sides: the lower one is the median divided by what the upper one is multiplied by.  A client
-  that says it took next to no steps would take its share out of the divisor of g_a.  Most counts
-  may be equal and a few much larger, so their σ is at least that of the 80 % quantile, their
-  median follows as many replies as σ, and the power is 1 + 10/n.
-- A delta is measured from the delta of a client without any gradient (``Part.coasting``) and the
-  same lr_sum.  A client that trained longer may go further: its limit is multiplied by its
-  lr_sum over the median, if that is above 1.
+  sides: the lower limit is the median divided by the factor of the upper one.  Without it, a client
+  that claims almost no steps would remove its share from the divisor of g_a.  Most counts may be
+  equal and a few much larger, so their σ is at least that of the 80 % quantile, their median
+  follows as many replies as σ, and the power is 1 + 10/n.
+- A delta is measured from the delta of a client with zero gradients and the same lr_sum
+  (``Part.known``).  A client that trained longer may go further: its limit is
+  multiplied by its lr_sum over the median, if that is above 1.
 - A second moment is measured by its relative rise, :math:`\sum|\sqrt{\hat v_i}-\sqrt v| /
   \sum\sqrt v` with the v that was sent; here, too, a client that trained longer may go further.
   It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too far it is pulled
   back towards v on the scale of the root.  In round t the limit is ``rise`` times the median (or
   the limit above, for Adam) or ``records`` / t, whichever is more, and at most ``records``.
-  ``records`` / t is how a running maximum behaves: its records become rarer.  A share that is
-  always allowed would let a patient client multiply v without end, since AMSGrad forgets nothing.
-  No tensor may rise by more than ``TENSOR`` times the limit of the whole: else all of the rise
+  A running maximum behaves like ``records`` / t: its records become rarer.  A constant share would
+  let a patient attacker multiply v without end, since AMSGrad forgets nothing.
+  No tensor may rise by more than ``TENSOR`` times the limit of the whole: otherwise all of the rise
   could be spent on one small layer.  (It may always rise to the mean of the whole: a layer that
-  had no gradient so far starts from next to nothing.)
+  had no gradient so far starts from almost nothing.)
 - What the server sums up over all rounds (SCAFFOLD's c, FedDyn's h) is limited in total: a client
   has a running account of how much its replies have lengthened the sum, and the account is
-  limited like any other quantity.  A limit on each reply alone would let a small lie add up.
+  limited like any other quantity.  With a limit on each reply only, small lies would add up.
 - An averaged variance (a BatchNorm's ``running_var``) must not be negative.
 
 ``clip`` makes the guard a streaming form of centered clipping (Karimireddy, He and Jaggi 2021):
 every delta is cut to ``clip`` times the median distance from the direction of the last round, and
-before that each of its tensors is limited like any other quantity: a liar that puts all of its
-distance into a few biases, where honest clients move little, would else move them far.
+before that each of its tensors is limited like any other quantity: otherwise an attacker
+could spend its whole allowed distance on a few biases that honest clients hardly change.
 That changes honest replies as well, so it is off by default and part of :meth:`Guard.strict`.
-
-``largest_gradient`` adds the box :math:`\hat v_i \le \max(v, C^2)`; no C is safe to assume, since
-honest v̂ of one model differ by many orders of magnitude, so it is off by default.
 
 Limits follow from earlier rounds alone, so the order of arrival does not matter.  In the first
 round they are set by the first ``calibration`` usable replies in the order of the cohort, not of
@@ -78,7 +75,7 @@ COUNTS = ("steps", "lr_sum", "examples")
 DELTA = "delta"
 
 LONG = 10
-"""How much longer the guard remembers what hardly changes from round to round."""
+"""The guard remembers quantities that hardly change this many times longer."""
 
 Seen = tuple[float, float, int]
 """Statistics of one quantity in one round: median, spread and number of replies."""
@@ -96,7 +93,7 @@ class Limit(NamedTuple):
     most: float
 
     def within(self, value: float) -> float:
-        """Return the value, or the end of the range that it is beyond."""
+        """Return the value, or the nearest end of the range if it is outside."""
         return min(max(value, self.low), self.high)
 
 
@@ -109,7 +106,7 @@ class Guard:
     rise: float = 4.0
     """The factor on the median rise of a second moment, in which honest clients differ more."""
     records: float = 3.0
-    """In round t a second moment may always rise by this share of itself divided by t."""
+    """In round t a second moment may always rise by this share of itself, divided by t."""
     deviations: float = 6.0
     """A value within this many standard deviations on a log scale is not limited."""
     widest: float = 30.0
@@ -122,8 +119,6 @@ class Guard:
     """Number of replies, first in the cohort's order, that set the limits of the first round."""
     clip: float | None = None
     """Cut every delta to this many median distances from the last direction; None cuts none."""
-    largest_gradient: float | None = None
-    """The bound C of the box around second moments, if it is known."""
 
     def __post_init__(self) -> None:
         for name in ("slack", "rise", "beyond"):
@@ -138,13 +133,14 @@ class Guard:
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; it must be at least 1")
         require(self.records >= 0, f"records is {self.records}; it must be 0 or positive")
-        for name in ("clip", "largest_gradient"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name} is {value}; it must be positive, or None")
+        require(
+            self.clip is None or self.clip > 0,
+            f"clip is {self.clip}; it must be positive, or None",
+        )
 
     @classmethod
     def strict(cls) -> Guard:
-        """Return the settings against clients that collude; they change honest replies, too."""
+        """Return settings against colluding clients; they also change honest replies."""
         return cls(clip=1.0, widest=2.0, records=1.0)
 
     def remember(self, history: History, seen: Mapping[str, Sequence[float]]) -> History:
@@ -157,19 +153,19 @@ class Guard:
     def limits(
         self, history: History, *, moments: Mapping[str, bool] | None = None, updates: int = 0
     ) -> dict[str, Limit]:
-        """Return the limits of each quantity after so many rounds that changed the model.
+        """Return the limits of each quantity after ``updates`` rounds that changed the model.
 
         ``moments`` has the names of the second moments, and whether they never fall.
         """
-        found = {name: self._limit(name, rounds) for name, rounds in history.items()}
+        limits = {name: self._limit(name, rounds) for name, rounds in history.items()}
         for name, rising in (moments or {}).items():
-            if name in found:
+            if name in limits:
                 median, power = self._level(name, history[name])
-                high = max(median * self.rise**power, 0.0 if rising else found[name].high)
-                if updates:  # the first rise is from next to nothing
+                high = max(median * self.rise**power, 0.0 if rising else limits[name].high)
+                if updates:  # in the first round, v rises from almost nothing
                     high = min(max(high, self.records / (updates + 1)), self.records)
-                found[name] = Limit(0.0, high, 0.0, high * self.beyond)
-        return found
+                limits[name] = Limit(0.0, high, 0.0, high * self.beyond)
+        return limits
 
     def _level(self, name: str, rounds: Sequence[Seen]) -> tuple[float, float]:
         """Return the median of a quantity, and the power that widens a factor on it."""
@@ -189,7 +185,7 @@ class Guard:
 
 
 def _recent(rounds: Sequence[Seen], least: int) -> Sequence[Seen]:
-    """Return the last rounds, as many as are needed for so many replies."""
+    """Return as many of the last rounds as are needed for ``least`` replies."""
     replies = 0
     for start in reversed(range(len(rounds))):
         replies += rounds[start][2]

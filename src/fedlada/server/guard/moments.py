@@ -8,14 +8,13 @@ so that a small rise in every coordinate counts as much as a large rise in a few
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from ...algorithms import Vector
-from ...algorithms.vectors import BLOCK
+from ...devices import block_of, numbers
 
 __all__ = ["Rise", "SecondMoment"]
 
@@ -34,15 +33,15 @@ class SecondMoment:
 
     def __init__(self, sent: Vector, *, rising: bool) -> None:
         """Set the floor of honest replies: the sent moment if it is ``rising``, else 0."""
-        self._sent, self.rising = sent, rising
+        self.rising = rising
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
-        sizes = [float(t.sum()) for t in self._root]
+        sizes = numbers(t.sum() for t in self._root)
         self._size = sum(sizes)
         mean = self._size / sent.numel() if sent.numel() else 0.0
         self._sizes = [size + mean * t.numel() for size, t in zip(sizes, self._root, strict=True)]
-        room = min(BLOCK, max((t.numel() for t in sent), default=0))
-        self._room = {t.dtype: torch.empty(room, dtype=t.dtype, device=t.device) for t in sent}
+        most = max((t.numel() for t in sent), default=0)
+        self._room = {t.dtype: t.new_empty(min(block_of(t.device), most)) for t in sent}
 
     def rise(self, vector: Vector) -> Rise:
         """Return a reply's rise; the whole is not finite if, and only if, an element is not."""
@@ -50,10 +49,11 @@ class SecondMoment:
         for t, floor, root in zip(vector, self._floor, self._root, strict=True):
             size = 0.0
             flat, floor, root = t.reshape(-1), floor.reshape(-1), root.reshape(-1)
-            for start in range(0, flat.numel(), BLOCK):
-                block = slice(start, start + BLOCK)
+            step = block_of(t.device)
+            for start in range(0, flat.numel(), step):
+                block = slice(start, start + step)
                 piece, work = flat[block], self._room[t.dtype][: len(flat[block])]
-                low = float(torch.sub(piece, floor[block], out=work).amin())
+                low = float(torch.sub(piece, floor[block], out=work).amin(0))
                 if low >= 0 and self.rising:  # no root is below the one sent
                     torch.sqrt(piece, out=work).sub_(root[block])
                 else:
@@ -67,13 +67,8 @@ class SecondMoment:
 
     def raised(self, vector: Vector) -> Vector:
         """Return the vector with all elements raised to the floor where they are below it."""
-        return _each(torch.maximum, vector, self._floor)
-
-    def boxed(self, vector: Vector, largest_gradient: float) -> Vector:
-        """Return the vector capped by the largest gradient; the same object if none is above."""
-        top = Vector(t.clamp_min(largest_gradient**2) for t in self._sent)
-        inside = all(bool((t <= u).all()) for t, u in zip(vector, top, strict=True))
-        return vector if inside else _each(torch.minimum, vector, top)
+        parts = zip(vector, self._floor, strict=True)
+        return Vector(torch.maximum(t, floor) for t, floor in parts)
 
     def pulled(self, vector: Vector, factors: Sequence[float]) -> Vector:
         """Return the vector with the rise of each tensor's root multiplied by its factor."""
@@ -84,7 +79,3 @@ class SecondMoment:
                 t = torch.maximum(back * back, floor)
             tensors.append(t)
         return Vector(tensors)
-
-
-def _each(operation: Callable[[Tensor, Tensor], Tensor], a: Vector, b: Vector) -> Vector:
-    return Vector(operation(t, u) for t, u in zip(a, b, strict=True))

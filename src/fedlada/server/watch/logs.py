@@ -1,4 +1,4 @@
-"""A run as JSON log lines: one object per event, with the standard library's logging."""
+"""Logs a run as JSON lines: one object per event, with the standard library's logging."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class JsonLog:
-    """Logs the begin of a run, every round and the end.
+    """Logs the beginning of a run, every round and the end.
 
     A round that changed nothing, or in which a reply was rejected, is logged as a warning.
     """
@@ -37,7 +37,8 @@ class JsonLog:
         """Write to ``stream``; by default to standard error."""
         self._handler = logging.StreamHandler(stream)
         self._handler.setFormatter(JsonFormatter())
-        self._logger = logging.Logger(LOGGER)  # of this run alone: no other handler, no parent
+        # A logger of this run only: other handlers and parent loggers do not get its lines.
+        self._logger = logging.Logger(LOGGER)
         self._logger.addHandler(self._handler)
         self._common: dict[str, object] = {}
         self._round = 0
@@ -49,7 +50,9 @@ class JsonLog:
     def record(self, record: RoundRecord, *, saved: bool) -> None:
         self._round = record.round
         level = logging.WARNING if record.rejected or not record.applied else logging.INFO
-        self._log("round", plain_record(record) | {"checkpoint": saved}, level)
+        values = plain_record(record)
+        values["simulated_time"] = values.pop("time")  # a line has its own time
+        self._log("round", values | {"checkpoint": saved}, level)
 
     def close(self) -> None:
         self._log("end", {"round": self._round})

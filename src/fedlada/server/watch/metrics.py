@@ -18,7 +18,10 @@ __all__ = ["Metrics"]
 LOOPBACK = "127.0.0.1"
 BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 MOST_REASONS = 50
-"""Clients can invent error codes; reasons beyond so many are counted as ``other``."""
+"""Largest number of distinct reasons; clients can invent more, which count as ``other``."""
+
+MOST_SITES = 1000
+"""Largest number of sites that the metrics name."""
 
 
 class Metrics:
@@ -48,6 +51,12 @@ class Metrics:
         )
         self._rounds = counter("rounds", "Rounds, by whether they changed the model", "applied")
         self._replies = counter("replies", "Clients asked, by what came back", "outcome", "reason")
+        self._missing = prometheus.Gauge(
+            "fedlada_missing_rounds",
+            "How often in a row a site that was asked has sent nothing",
+            ["site"],
+            registry=registry,
+        )
         self._limited = counter("limited", "Replies with a value cut to its limit", "quantity")
         self._bytes = counter("bytes", "Bytes of vectors sent and received", "direction")
         self._saved_round = gauge("checkpoint_round", "The round of the last checkpoint")
@@ -56,6 +65,7 @@ class Metrics:
             "fedlada_evaluation", "The server's evaluation", ["metric"], registry=registry
         )
         self._reasons: set[str] = set()
+        self._absent: set[str] = set()
         address, port = _place(where)
         try:
             self._server, self._thread = prometheus.start_http_server(
@@ -63,8 +73,8 @@ class Metrics:
             )
         except OSError as error:
             raise FedladaError(
-                f"metrics is {where!r}, and nothing can listen there ({error.strerror}); give a"
-                " free port, and every run at the same time one of its own"
+                f"metrics is {where!r}, but that port cannot be opened ({error.strerror}); give a"
+                " free port, and a different one to each run on this machine"
             ) from error
 
     def begin(self, run: str, *, round: int, rounds: int) -> None:
@@ -78,6 +88,12 @@ class Metrics:
         self._replies.labels("accepted", "").inc(record.accepted)
         for outcome, counts in (("failed", record.failures), ("rejected", record.rejected)):
             self._add(self._replies, outcome, counts)
+        for site in self._absent.difference(record.missing):
+            self._missing.labels(site).set(0)
+        for site, rounds in record.missing.items():
+            if site in self._absent or len(self._absent) < MOST_SITES:
+                self._absent.add(site)
+                self._missing.labels(site).set(rounds)
         for quantity, count in record.limited.items():
             self._limited.labels(quantity).inc(count)
         self._bytes.labels("down").inc(record.bytes_down)
@@ -101,11 +117,11 @@ class Metrics:
 
 
 def _place(where: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(?:(?P<address>[^\s]+):)?(?P<port>\d{1,5})", where)
+    match = re.fullmatch(r"(?:(?P<address>[^\s]+):)?(?P<port>\d{1,5})", where)
     require(
-        found is not None and 0 < int(found["port"]) < 65536,
-        f"metrics is {where!r}; give a port from 1 to 65535 of 127.0.0.1, as 9464, or an address"
-        " with it, as 10.0.0.1:9464",
+        match is not None and 0 < int(match["port"]) < 65536,
+        f"metrics is {where!r}; give a port of 127.0.0.1 from 1 to 65535, such as 9464, or an"
+        " address and a port, such as 10.0.0.1:9464",
     )
-    assert found is not None
-    return found["address"] or LOOPBACK, int(found["port"])
+    assert match is not None
+    return match["address"] or LOOPBACK, int(match["port"])

@@ -1,4 +1,4 @@
-"""What a watcher is told, and which watchers a run has."""
+"""The interface of a watcher, and the choice of watchers for a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..record import RoundRecord
 __all__ = ["LOG_FORMAT", "METRICS", "Watcher", "watchers"]
 
 LOG_FORMAT, METRICS = "FEDLADA_LOG_FORMAT", "FEDLADA_METRICS"
-"""The variables of the environment that choose watchers where no setting does."""
+"""The environment variables that choose watchers if no setting does."""
 FORMATS = ("text", "json")
 
 
 class Watcher(Protocol):
-    """Is told when a run begins, after every round, and when it ends."""
+    """Is called when a run begins, after every round, and when it ends."""
 
     def begin(self, run: str, *, round: int, rounds: int) -> None:
         """Note that a run begins, or continues after ``round`` of its ``rounds``."""
@@ -32,7 +32,7 @@ class Watcher(Protocol):
 
 
 def watchers(log_format: str = "", metrics: str | int = "") -> list[Watcher]:
-    """Return the watchers that the settings ask for, or the environment where they say nothing.
+    """Return the watchers that the settings choose, or the environment if a setting is empty.
 
     Args:
         log_format: ``json`` for one JSON object per event on standard error; ``text`` for none.
@@ -41,13 +41,13 @@ def watchers(log_format: str = "", metrics: str | int = "") -> list[Watcher]:
     log_format = log_format or os.environ.get(LOG_FORMAT, "") or "text"
     require(log_format in FORMATS, f"log-format is {log_format!r}; {nearest(log_format, FORMATS)}")
     where = str(metrics or os.environ.get(METRICS, ""))
-    found: list[Watcher] = []
+    chosen: list[Watcher] = []
     if where:
         from .metrics import Metrics
 
-        found.append(Metrics(where))
+        chosen.append(Metrics(where))
     if log_format == "json":
         from .logs import JsonLog
 
-        found.append(JsonLog())
-    return found
+        chosen.append(JsonLog())
+    return chosen

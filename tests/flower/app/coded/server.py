@@ -15,16 +15,17 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     given = context.run_config
     for run in given["runs"].split():
-        name, codec = run.split(":")
-        plan = Plan.of(
+        name, codec, personal = [*run.split(":"), ""][:3]
+        plan = Plan(
             algorithm=name,
             codec=codec,
+            personal=personal,
             rounds=given["rounds"],
-            sampling=given["cohort"],
+            cohort=given["cohort"],
             seed=given["seed"],
         )
         state = run_server(
             grid, ServerConfig(plan=plan, nodes=given["nodes"], wait=180.0), model
         ).state
         saved = {key: vector.tensors for key, vector in state.vectors.items()}
-        torch.save(saved, f"{given['save']}/{name}-{codec}.pt")
+        torch.save(saved, f"{given['save']}/{name}-{codec}{personal}.pt")

@@ -1,0 +1,88 @@
+"""Runs the remaining rounds of a run on the engine that its configuration names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from ...data import ClientData
+from ...processes import keep_memory
+from ...protocol.engine import Engine
+from ...redteam.defences import HONEST
+from ...server.record import RoundRecord
+from ...simulation import Simulation, simulate
+from ..config.experiment import Experiment
+from ..config.named import rounds_on
+from .attack import attacked_engine, with_stamped_inputs
+from .directory import RunDirectory, provenance
+from .problem import Problem, build
+from .tracking import trackers
+
+__all__ = ["rounds", "run"]
+
+
+def run(path: Path) -> Iterator[RoundRecord]:
+    """Run the remaining rounds and yield each record after it is written to disk."""
+    directory = RunDirectory(path)
+    if directory.finished():
+        return
+    config = directory.experiment()
+    began = time.time()
+    keep_memory()
+    yield from rounds_on(config.engine.name)(config, directory)
+    alone = config.engine.name == "process" and config.engine.workers == 1
+    threads = torch.get_num_threads() if alone else 1
+    directory.finish(
+        {
+            "rounds": config.federation.rounds,
+            "seconds": sum(record["seconds"] for record in directory.records()),
+            "seconds_of_last_session": time.time() - began,
+            **provenance(threads=threads),
+        }
+    )
+
+
+def rounds(
+    config: Experiment,
+    directory: RunDirectory,
+    *,
+    engine: Callable[[Problem], Engine] | None = None,
+) -> Iterator[RoundRecord]:
+    """Run the remaining rounds with this process as the server; clients run on the engine."""
+    with (
+        _simulation(config, directory, engine) as simulation,  # locks the directory
+        trackers(config, directory, simulation.resumed) as tracking,
+    ):
+        for record in simulation:
+            for tracker in tracking:
+                tracker.record(record)
+            yield record
+
+
+def _simulation(
+    config: Experiment, directory: RunDirectory, engine: Callable[[Problem], Engine] | None
+) -> Simulation[ClientData]:
+    problem = build(config)
+    if config.data.task is not None and ":" in config.data.task:
+        directory.note(problem.objective)
+    checkpoints, evaluate = directory.checkpoints(), problem.evaluate
+    clients = None if engine is None else engine(problem)
+    if config.federation.attack != HONEST:
+        clients = attacked_engine(config, problem, checkpoints.clients)
+        evaluate = with_stamped_inputs(config, problem)
+    return simulate(
+        problem.model,
+        problem.clients,
+        train=problem.train,
+        evaluate=evaluate,
+        checkpoints=checkpoints,
+        engine=clients,
+        devices=None if config.devices is None else config.devices.model_dump(),
+        workers=config.engine.workers if clients is None else 1,
+        config=config.identity(),
+        quiet=True,
+        **config.plan().settings(),
+    )

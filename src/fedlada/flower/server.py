@@ -1,0 +1,271 @@
+"""The server side on Flower: a ready ServerApp around the common server loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from ..algorithms import algorithm as named_algorithm
+from ..errors import require
+from ..protocol.seeds import seed_of
+from ..server.evaluation import Survey
+from ..server.loop import NothingApplied, check_applied
+from ..server.plan import Plan, sampler, settings_table
+from ..server.record import RoundRecord
+from ..server.sampling import FixedSize, Sampler
+from ..server.saving.checkpoint import Checkpoints
+from ..server.server import Evaluate, Server
+from ..server.state import ServerState
+from ..server.watch import watchers
+from .grid import GridEngine
+from .tree.leaves import Leaves
+
+__all__ = ["KEYS", "Finished", "OnRound", "ServerConfig", "run_server", "server_app"]
+
+OnRound = Callable[[RoundRecord, Callable[[], nn.Module]], None]
+"""Called as ``on_round(record, model)`` after each round; ``model()`` returns a copy of the
+model."""
+
+MOST_CAUSES = 3
+"""Largest number of sites that the error of a failed run cites."""
+
+KEYS = {f.name: f.name.replace("_", "-") for f in dataclasses.fields(Plan)}
+"""The key in a run's config for each field of a plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The config of a run: its plan, and settings that only matter on Flower.
+
+    Each field, and each field of the plan, is a key of the app's config, with dashes for
+    underscores.  The key ``settings`` has hyper-parameters of the algorithm as in TOML:
+    ``lr = 0.01, alpha = 0.05``.
+    """
+
+    plan: Plan = field(default_factory=Plan)
+    nodes: int = 1
+    """Number of nodes that must be connected before the first round."""
+    wait: float = 60.0
+    """Seconds to wait for these nodes."""
+    num_partitions: int = 0
+    """Number of nodes, each one client, connected or not; 0 lets the majority of nodes decide."""
+    clients: int = 0
+    """Number of clients of all nodes, if each node is a leaf with several (:func:`leaf_app`); 0 if
+    each is one client."""
+    checkpoints: str = ""
+    """A directory on the ServerApp's machine for checkpoints; a run started with the same config
+    continues from there."""
+    checkpoint_every: int = 1
+    evaluate_cohort: int | float | str = 0
+    """Number of clients that evaluate the model on their own data whenever the plan evaluates, or
+    the probability of each if it is a fraction; ``all``, or 0 for none."""
+    log_format: str = ""
+    """``json`` adds one JSON object per event to the ServerApp's standard error."""
+    metrics: str | int = ""
+    """A port of 127.0.0.1, or ``address:port``, that serves metrics for Prometheus."""
+
+    def __post_init__(self) -> None:
+        asked = self.evaluate_cohort
+        require(
+            (type(asked) is int and asked >= 0)
+            or (isinstance(asked, float) and 0 <= asked < 1)
+            or asked == "all",
+            f"evaluate-cohort is {asked!r}; it must be a number of clients such as 10, the"
+            " probability of each such as 0.5, 'all', or 0 for none",
+        )
+        require(
+            type(self.clients) is int and self.clients >= 0,
+            f"clients is {self.clients!r}; it must be the number of clients of all leaves, or 0 if"
+            " each node is one client",
+        )
+        require(
+            not (self.clients and asked),
+            f"evaluate-cohort is {asked} and clients is {self.clients}; leaves do not evaluate the"
+            " model: leave evaluate-cohort out, and evaluate on the server",
+        )
+
+    @classmethod
+    def read(cls, run_config: Mapping[str, Any]) -> ServerConfig:
+        """Read a Flower run's config; other keys belong to the app and are ignored."""
+        fields = {name: run_config[key] for name, key in KEYS.items() if key in run_config}
+        plan = Plan(**fields)
+        settings = settings_table(run_config.get("settings", ""))
+        if settings:
+            plan = dataclasses.replace(plan, algorithm=named_algorithm(plan.algorithm, **settings))
+        keys = {f.name: f.name.replace("_", "-") for f in dataclasses.fields(cls)}
+        del keys["plan"]
+        return cls(
+            plan=plan, **{name: run_config[key] for name, key in keys.items() if key in run_config}
+        )
+
+    def evaluators(self) -> Sampler | None:
+        """Return the sampler of the clients that evaluate the model, if any."""
+        return _at_most(sampler(self.evaluate_cohort)) if self.evaluate_cohort else None
+
+    def saving(self) -> Checkpoints | None:
+        """Return the checkpoints, if any; they wait for a ServerApp whose SuperLink was killed."""
+        if not self.checkpoints:
+            return None
+        return Checkpoints(self.checkpoints, every=self.checkpoint_every, wait=60.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A federation that has ended."""
+
+    model: nn.Module
+    """The model with the final parameters; its ``state_dict()`` is that of any torch model."""
+    state: ServerState
+    history: Sequence[RoundRecord]
+    """The records of all rounds; of a resumed run, those since the last saved round."""
+
+
+def server_app(
+    model: Callable[[], nn.Module],
+    *,
+    evaluate: Evaluate | None = None,
+    on_round: OnRound | None = None,
+    finished: Callable[[Finished, Context], None] | None = None,
+) -> ServerApp:
+    """Make a ServerApp that runs the algorithm of the run's config (:class:`ServerConfig`).
+
+    It calls ``evaluate(model)`` after every round, or less often with ``evaluate-every``;
+    ``on_round(record, model)`` after every round, with a function that returns a copy of the
+    model; and ``finished(run, context)`` once at the end.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = ServerConfig.read(context.run_config)
+        run = run_server(grid, config, model, evaluate=evaluate, on_round=on_round)
+        if finished is not None:
+            finished(run, context)
+
+    return app
+
+
+def run_server(
+    grid: Grid,
+    config: ServerConfig,
+    model: Callable[[], nn.Module],
+    *,
+    evaluate: Evaluate | None = None,
+    on_round: OnRound | None = None,
+) -> Finished:
+    """Run one federation over a grid and print a line of progress per round.
+
+    ``on_round(record, model)`` is called after each round, once it is saved; ``model()`` returns a
+    copy of the model.  An error in ``on_round`` ends the run.
+    """
+    plan = config.plan
+    torch.manual_seed(seed_of(plan.seed, "model"))
+    network = model()
+    server = Server(
+        plan,
+        network,
+        checkpoints=config.saving(),
+        watch=functools.partial(watchers, config.log_format, config.metrics),
+    )
+    if server.resumed is not None:
+        print(f"resuming after round {server.resumed.round} from {config.checkpoints}", flush=True)
+    history = [] if server.resumed is None else [server.resumed]
+    with closing(server):
+        if server.state.round < plan.rounds:  # otherwise no node needs to be connected
+            for record in _rounds(grid, config, network, server, evaluate):
+                history.append(record)
+                if on_round is not None:
+                    on_round(record, server.model)
+        else:
+            check_applied(plan, server.state, {})
+    return Finished(model=server.model(), state=server.state, history=history)
+
+
+def _rounds(
+    grid: Grid, config: ServerConfig, network: nn.Module, server: Server, evaluate: Evaluate | None
+) -> Iterator[RoundRecord]:
+    """Yield the record of each round after a line of progress."""
+    plan, state, evaluators = config.plan, server.state, config.evaluators()
+    engine = GridEngine.of(
+        plan,
+        grid,
+        network,
+        nodes=config.nodes,
+        wait=config.wait,
+        deadline=plan.deadline,
+        clients=config.clients or None,
+        partitions=config.num_partitions or None,
+    )
+    began, before = time.monotonic(), state.round
+    plan = dataclasses.replace(plan, cohort=_at_most(plan.cohort))
+    survey = None if evaluators is None else Survey(plan, engine, evaluators)
+
+    def completed(state: ServerState, record: RoundRecord) -> RoundRecord:
+        record = dataclasses.replace(record, missing=engine.attendance.missing)
+        return record if survey is None else survey(state, record)
+
+    try:
+        for record in server.rounds(
+            engine,
+            plan=plan,
+            evaluate=evaluate,
+            survey=completed,
+            collector=Leaves(plan, engine) if config.clients else None,
+        ):
+            each = (time.monotonic() - began) / (record.round - before)
+            print(progress(record, plan.rounds, each * (plan.rounds - record.round)), flush=True)
+            yield record
+    except NothingApplied as error:
+        causes = engine.attendance.causes[:MOST_CAUSES]
+        raise NothingApplied("; ".join([str(error), *causes])) from error
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Draws a fixed number of clients, or all if there are fewer: nodes come and go."""
+
+    size: int
+
+    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+        return FixedSize(min(self.size, clients)).cohort(seed, round, clients)
+
+
+def _at_most(cohort: Sampler) -> Sampler:
+    """Return a sampler that takes all clients if there are fewer than it draws."""
+    return AtMost(cohort.size) if isinstance(cohort, FixedSize) else cohort
+
+
+def progress(record: RoundRecord, rounds: int, left: float) -> str:
+    """Return a line: ``round 3/20: 9 of 9 replies, clients' loss 1.2, 8.1 s; about 2 min left``."""
+    parts = [f"{record.accepted} of {len(record.cohort)} replies"]
+    parts += [f"{count} {reason}" for reason, count in record.failures.items()]
+    parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
+    parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
+    parts += [] if record.applied else ["round abandoned"]
+    parts += [f"clients' {name} {value:.4g}" for name, value in record.client_metrics.items()]
+    parts += _told_by_clients(record)
+    parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
+    then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
+    return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"
+
+
+def _told_by_clients(record: RoundRecord) -> list[str]:
+    """Return the clients' evaluation: ``evaluated by 9 (accuracy 0.9, median 0.92)``."""
+    if not record.evaluated_by and not record.evaluation_failures:
+        return []
+    parts = [
+        f"{name} {value:.4g}, median {record.evaluation_median[name]:.4g}"
+        for name, value in record.evaluation.items()
+    ]
+    parts += [f"{count} {reason}" for reason, count in record.evaluation_failures.items()]
+    return [f"evaluated by {record.evaluated_by} ({'; '.join(parts)})"]

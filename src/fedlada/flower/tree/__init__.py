@@ -1,0 +1,1 @@
+"""Aggregation trees: leaves that collect for the server."""

@@ -1,0 +1,1 @@
+"""Tasks and replies as Flower records."""

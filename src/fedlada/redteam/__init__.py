@@ -1,0 +1,1 @@
+"""Clients that fail or lie, to test a federation."""

@@ -1,0 +1,1 @@
+"""Combining the replies of a round: exact means and robust rules."""

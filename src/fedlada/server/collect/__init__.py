@@ -1,0 +1,1 @@
+"""Collecting the replies of a cohort: here or elsewhere, with the same bits."""

@@ -1,0 +1,89 @@
+"""A ready-made evaluation of a model on labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..devices import device_of, moved, wide
+from ..errors import FedladaError, check_counts, require
+from .diagnosis import Batch, check_numbers, explained, fitted, whole_labels
+from .examples import read
+from .objective import Objective, objective_of
+
+__all__ = ["Evaluation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Computes the metrics of a model on labelled examples.
+
+    Without an ``objective`` the labels decide: classes are evaluated by loss and accuracy
+    (between 0 and 1), and floating-point labels by mean squared error and coefficient of
+    determination.
+    """
+
+    data: object
+    """``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader."""
+    prepare: Callable[[Tensor], Tensor] | None = None
+    batch_size: int = 1000
+    objective: Objective | None = None
+    split: str = "test"
+    """The prefix of the metrics' names, as in ``test_accuracy``."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.objective is None or isinstance(self.objective, Objective),
+            f"objective is {self.objective!r:.100}; it must be a"
+            " fedlada.training.Objective, such as fedlada.training.REGRESSION, or left out",
+        )
+        check_counts(self, "batch_size")
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Return the metrics of ``model``; each is exact over all examples."""
+        device = device_of(model)
+        model.eval()
+        objective, totals = self.objective, dict[str, list[Tensor]]()
+        with explained() as current:
+            for batch in read(self.data, self.batch_size):
+                inputs, labels = (moved(part, device) for part in batch)
+                labels = whole_labels(labels)
+                current[:] = [Batch(model, inputs, labels)]
+                inputs = fitted(self.prepare(inputs) if self.prepare else inputs, model)
+                outputs = model(inputs)
+                current[:] = [Batch(model, inputs, labels, outputs)]
+                objective = objective or objective_of(labels)
+                _add(totals, objective, outputs, labels)
+        if objective is None or not totals:
+            raise FedladaError("there are no examples to evaluate on; give some")
+        if not all(bool(part.isfinite().all()) for parts in totals.values() for part in parts):
+            check_numbers(self.data, objective)
+        return {
+            f"{self.split}_{name}": metric.value(*(total.cpu() for total in totals[name]))
+            for name, metric in objective.metrics.items()
+        }
+
+    @property
+    def score(self) -> str:
+        """The name of the metric by which models are compared, such as ``test_accuracy``."""
+        objective = self.objective
+        if objective is None:
+            with torch.random.fork_rng(devices=()):  # a DataLoader draws numbers when it begins
+                objective = objective_of(next(read(self.data, 1))[1])
+        return f"{self.split}_{objective.score}"
+
+
+def _add(
+    totals: dict[str, list[Tensor]], objective: Objective, outputs: Tensor, labels: Tensor
+) -> None:
+    """Add the sums of a batch to the totals of every metric."""
+    for name, metric in objective.metrics.items():
+        sums = [wide(part) for part in metric.sums(outputs, labels)]
+        known = totals.get(name)
+        totals[name] = (
+            [total + part for total, part in zip(known, sums, strict=True)] if known else sums
+        )

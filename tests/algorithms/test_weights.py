@@ -1,0 +1,66 @@
+"""What weights mean: the point of rest that each algorithm has, by clients or by examples.
+
+``weighting="uniform"`` stands for the mean of the clients' losses, ``"examples"`` for the mean of
+the examples' losses.
+"""
+
+import pytest
+import torch
+
+from federations import Federation, Point, local_steps, optimum, quadratics
+from fedlada import ALGORITHMS, Plan, algorithm
+from fedlada.algorithms.local import SGD
+
+CLIENTS = quadratics(7)
+OPTIMA = {
+    "uniform": optimum(CLIENTS),
+    "examples": optimum([q for q in CLIENTS for _ in range(q.examples)]),
+}
+SUMS = [name for name, chosen in ALGORITHMS.items() if chosen.sums]
+LINEAR = [
+    name
+    for name, chosen in ALGORITHMS.items()
+    if isinstance(chosen.local, SGD) and "rho" not in chosen.settings()
+]
+"""Their displacements are linear in the gradients, so where these cancel, nothing moves."""
+
+
+def distance(fed: Federation, weighting: str) -> float:
+    return float((fed.x - OPTIMA[weighting]).norm())
+
+
+def test_the_two_optima_differ():
+    assert (OPTIMA["uniform"] - OPTIMA["examples"]).norm() > 0.1
+
+
+@pytest.mark.parametrize("cohort", [7, 3])
+def test_scaffold_and_feddyn_find_the_optimum_whoever_takes_part_where_fedavg_stalls(cohort):
+    distances = {}
+    for name, settings in (("scaffold", {}), ("feddyn", {"a": 0.5}), ("fedavg", {})):
+        rule = algorithm(name, lr=0.5, weight_decay=0.0, **settings)
+        fed = Federation(rule, Point(), CLIENTS, local_steps(4), cohort=cohort)
+        # Without a guard: so few clients that converge at once are too few to know a limit by.
+        fed.run(120, guard=None)
+        distances[name] = distance(fed, "uniform")
+    assert distances["scaffold"] < 1e-6
+    assert distances["feddyn"] < 1e-6
+    assert distances["fedavg"] > 1e-2
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_keeps_sums_refuses_weights(name):
+    with pytest.raises(ValueError, match="weighting='uniform'"):
+        Plan(algorithm=name, weighting="examples")
+
+
+@pytest.mark.parametrize(
+    ("name", "weighting"),
+    [(name, w) for w in OPTIMA for name in LINEAR if w == "uniform" or name not in SUMS],
+)
+def test_all_clients_with_one_step_each_rest_at_the_optimum_of_the_weighting(name, weighting):
+    model = Point()
+    torch.nn.utils.vector_to_parameters(OPTIMA[weighting].clone(), model.parameters())
+    rule = algorithm(name, lr=0.1, weight_decay=0.0)
+    fed = Federation(rule, model, CLIENTS, local_steps(1), weighting=weighting)
+    fed.run(3)
+    assert distance(fed, weighting) < 1e-12

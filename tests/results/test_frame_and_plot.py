@@ -1,0 +1,106 @@
+"""What a notebook needs: records as a table and as a figure; and the command's version."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import fedlada
+from fedlada import Evaluation, LocalTraining, simulate
+from fedlada.cli import main
+from places import TESTS
+
+X = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+CLIENTS = [(X[i::3], X[i::3, :3].argmax(1)) for i in range(3)]
+TEST = (X, X[:, :3].argmax(1))
+
+
+def ran(name: str = "fedlada", rounds: int = 3, **settings) -> fedlada.Simulation:
+    torch.manual_seed(0)
+    run = simulate(
+        nn.Linear(4, 3),
+        CLIENTS,
+        algorithm=name,
+        rounds=rounds,
+        train=LocalTraining(steps=2),
+        **{"evaluate": Evaluation(data=TEST)} | settings,
+    )
+    run.run()
+    return run
+
+
+def drawn(figure) -> list[list[tuple[float, float]]]:
+    (axes,) = figure.axes
+    return [[tuple(point) for point in line.get_xydata().tolist()] for line in axes.lines]
+
+
+def test_a_simulation_keeps_its_records_and_plots_its_score():
+    run = ran()
+    assert [record.round for record in run.records] == [1, 2, 3]
+    points = [(record.round, record.metrics["test_accuracy"]) for record in run.records]
+    assert drawn(run.plot()) == [points]
+    losses = [(record.round, record.client_metrics["loss"]) for record in run.records]
+    assert drawn(run.plot("loss")) == [losses]
+
+
+def test_several_runs_are_one_figure_with_their_names(tmp_path):
+    runs = {"fedavg": ran("fedavg"), "mine": ran("fedlada", rounds=2).records}
+    figure = fedlada.plot(runs, metric="test_loss")
+    assert [len(line) for line in drawn(figure)] == [3, 2]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(runs)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    figure.savefig(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_an_evaluation_the_clients_loss_is_drawn():
+    run = ran(evaluate=None)
+    assert run.score is None
+    assert drawn(run.plot()) == [[(r.round, r.client_metrics["loss"]) for r in run.records]]
+
+
+def test_a_simulation_its_records_and_several_by_name_are_frames():
+    run = ran()
+    one = fedlada.frame(run)
+    assert one["algorithm"].to_list() == ["fedlada"] * 3
+    assert one["score"].to_list() == [r.metrics["test_accuracy"] for r in run.records]
+    assert one["total_bytes"].to_list()[-1] == sum(r.bytes_down + r.bytes_up for r in run.records)
+    assert fedlada.frame(run.records)["round"].to_list() == [1, 2, 3]
+    both = fedlada.frame({"a": run, "b": ran("fedcm")}, rounds=2)
+    assert both.select("run", "algorithm", "round").rows() == [
+        *(("a", "fedlada", 1), ("a", "fedlada", 2), ("b", "fedcm", 1), ("b", "fedcm", 2))
+    ]
+    tuned = ran(fedlada.algorithm("fedlada", alpha=0.5, lr=0.02))
+    assert set(fedlada.frame([run, tuned])["algorithm"]) == {"fedlada"}
+
+
+def test_directories_are_frames_by_word_and_by_path(tmp_path):
+    file = tmp_path / "e.toml"
+    file.write_text(
+        'algorithm = "fedcm"\nlabel = "mine"\n[data]\ndataset = "digits"\nclients = 5\n'
+        "[federation]\ncohort = 2\nrounds = 2\n[train]\nsteps = 1\n"
+    )
+    where = tmp_path / "run"
+    with pytest.raises(SystemExit):
+        main(["run", str(file), "--out", str(where)])
+    frames = [fedlada.frame(given) for given in (where, str(where), [where], [str(where)])]
+    assert all(frame.equals(frames[0]) for frame in frames)
+    assert set(frames[0]["algorithm"]) == {"fedcm"}
+    assert set(frames[0]["title"]) == {"mine"}
+
+
+def test_the_version_is_printed_by_the_command_and_by_the_module(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    printed = capsys.readouterr().out
+    assert printed.split()[:2] == ["fedlada", fedlada.__version__]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlada", "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=TESTS,
+    )
+    assert done.stdout == printed

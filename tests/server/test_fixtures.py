@@ -1,0 +1,22 @@
+"""Runs that 0.3.0 began end, in today's version, in the bits in which 0.3.0 ends them."""
+
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+
+from fedlada.algorithms import Vector
+from fixtures.v0_3_0.program import FINAL, HERE, NAMES, begin, vectors
+
+pytestmark = pytest.mark.programs(seconds=50)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_of_0_3_0_resumes_and_ends_in_its_bits(tmp_path, name):
+    run = tmp_path / name
+    shutil.copytree(HERE / name, run)
+    begin(name, run, FINAL)
+    final, expected = load_file(vectors(run, FINAL)), load_file(HERE / f"{name}.safetensors")
+    assert final.keys() == expected.keys()
+    for key in expected.keys() - {"random"}:
+        assert Vector([final[key]]).equal(Vector([expected[key]])), key
