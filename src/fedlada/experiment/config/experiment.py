@@ -207,7 +207,9 @@ class Experiment(Section):
         for key in sorted(ours.keys() | theirs.keys()):
             pair = ours.get(key), theirs.get(key)
             same = pair[0] == pair[1]
-            if key == "algorithm" and not any(map(outside_names, (self.algorithm, other.algorithm))):
+            if key == "algorithm" and not any(
+                map(outside_names, (self.algorithm, other.algorithm))
+            ):
                 same = by_name(self.algorithm).composition == by_name(other.algorithm).composition
             if not (same or key in FREE):
                 yield key, *pair
