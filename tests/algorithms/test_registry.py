@@ -36,11 +36,12 @@ def test_a_wrong_name_is_answered_with_the_nearest(wrong, right):
 
 
 @pytest.mark.parametrize("former", FORMER)
-def test_a_former_name_is_answered_with_the_one_of_today(former):
-    with pytest.raises(ValueError, match=re.escape(f"{former!r} of version 0.3.0 is now")) as error:
-        algorithm(former)
-    now = ast.literal_eval(str(error.value).partition("is now ")[2].partition("; write")[0])
-    assert title(algorithm(now)) not in FORMER
+def test_a_former_name_works_and_warns_with_the_one_of_today(former):
+    with pytest.warns(DeprecationWarning, match=re.escape(f"{former!r} is now")) as warned:
+        chosen = algorithm(former, lr=0.25)
+    now = ast.literal_eval(str(warned[0].message).partition("is now ")[2].partition("; write")[0])
+    assert chosen == algorithm(now, lr=0.25)
+    assert title(chosen) not in FORMER
 
 
 def test_a_wrong_setting_is_answered_with_the_nearest():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -303,7 +304,7 @@ FORMER: dict[str, str | dict[str, str | list[str]]] = {
     "fedadam-amended": {"local": "sgd", "corrections": ["amend"], "server": "adam"},
     "fadamgc": {"local": "amsgrad", "corrections": ["scaffold"]},
 }
-"""What the names are called now that 0.3.0 had and that are gone; old records have them."""
+"""The present names of algorithms that 0.3.0 called otherwise; old records have the old ones."""
 
 STRUCTURE = ("local", "corrections", "server")
 """The keys of a composition; every other key is a hyper-parameter."""
@@ -327,11 +328,15 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
         settings = {key: name[key] for key in name if key not in structure} | settings
     elif ":" in name:
         chosen = _outside_algorithm(name)
-    else:
-        require(
-            name not in FORMER,
-            f"the algorithm {name!r} of version 0.3.0 is now {FORMER.get(name)!r}; write that",
+    elif name in FORMER:
+        warnings.warn(
+            f"the algorithm {name!r} is now {FORMER[name]!r}; write that: version 0.5 will not"
+            " know the old name",
+            DeprecationWarning,
+            stacklevel=2,
         )
+        return algorithm(FORMER[name], **settings)
+    else:
         require(name in ALGORITHMS, f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
         chosen = ALGORITHMS[name]
     return chosen.replace(**settings) if settings else chosen
