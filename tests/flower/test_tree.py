@@ -6,24 +6,32 @@ Here leaves live on a grid in memory; ``test_tree_over_tls.py`` starts them as p
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from torch import nn
+from torch import Tensor, nn
 
 import fedlada
 from federations import KINDS, same_bits
 from fedlada import LocalTraining
+from fedlada.algorithms import Vector, Vectors
 from fedlada.data import ClientData
+from fedlada.engines.around import Around
+from fedlada.engines.in_process import InProcess
 from fedlada.flower import Finished, ServerConfig, client_app, leaf_app, run_server
 from fedlada.flower.dry_run import rehearse
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.tree import leaves
+from fedlada.flower.tree.records import read_order
 from fedlada.flower.wire.header import HEADER
 from fedlada.flower.wire.packing import opened, packed
 from fedlada.flower.wire.records import VECTORS
 from fedlada.protocol.codecs import PRESETS
 from fedlada.protocol.seeds import seed_of
+from fedlada.server import Guard
+from fedlada.server.state import ServerState
 
 pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
 
@@ -71,11 +79,17 @@ def through(tree: Tree, name: str, **more) -> Finished:
     return run_server(tree, ServerConfig.read(settings(name, **more)), model)
 
 
-def flat(name: str, **more) -> Finished:
+def flat(name: str, around: type | None = None, *arguments, **more) -> Finished:
     torch.manual_seed(seed_of(0, "model"))
     clients = [data(client) for client in range(CLIENTS)]
-    plan = ServerConfig.read(settings(name, **more)).plan.settings()
-    run = fedlada.simulate(model(), clients, train=train, **plan)
+    plan = ServerConfig.read(settings(name, **more)).plan
+    net, engine = model(), None
+    if around is not None:
+        inner = InProcess(plan.algorithm, net, clients, train, buffers=plan.buffers)
+        engine = around(inner, *arguments)
+    run = fedlada.simulate(net, clients, train=train, engine=engine, **plan.settings())
+    if engine is not None:
+        engine.state = run.state
     records = run.run()
     return Finished(model=run.model, state=run.state, history=records)
 
@@ -101,7 +115,7 @@ def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
     [
         {"aggregator": "trimmed-mean"},
         {"aggregator": "{name = 'centered-clipping', iterations = 2}"},
-        {"weighting": "examples"},
+        {"weighting": "examples", "algorithm": "fedlada"},
         {"guard": "strict"},
         {"guard": "off"},
         {"target": 7},
@@ -111,7 +125,9 @@ def test_a_tree_ends_in_the_bits_of_the_flat_federation(name):
     ids=str,
 )
 def test_so_does_one_with_other_settings(more):
-    tree, alone = through(Tree(), "scaffold", **more), flat("scaffold", **more)
+    more = {"algorithm": "scaffold"} | more
+    name = more["algorithm"]
+    tree, alone = through(Tree(), name, **more), flat(name, **more)
     assert same_bits(tree.state.vectors, alone.state.vectors)
     assert untimed(tree.history) == untimed(alone.history)
 
@@ -199,6 +215,18 @@ LIES = {
     "another key": lambda told: told.update(other=1),
     "sizes of none": lambda told: told["seen"]["delta"].pop(),
     "a name of two lines": lambda told: told["reported"].update({"a\nb": 1}),
+    "the bytes of others": lambda told: told.update(bytes_up=2**52),
+    "limits of its own": lambda told: told["limited"].update({"what it likes": 1}),
+    "limited more than it has": lambda told: told["limited"].update(delta=EACH + 1),
+    "no steps": lambda told: told["seen"].update(steps=[0] * EACH),
+    "no learning rates": lambda told: told["seen"].update(lr_sum=[0.0] * EACH),
+    "a weight beyond float64": lambda told: told["total"]["scalars"].update(
+        weight=[f"{10**310:x}", 0]
+    ),
+    "no accounts": lambda told: told.update(contributed=[[c, 0.0] for c in told["accepted"]]),
+    "accounts that cancel": lambda told: told["contributed"].__setitem__(
+        slice(None), [[c, float((-1) ** i * 1e6)] for i, c in enumerate(told["accepted"])]
+    ),
     "steps beyond the limit": lambda told: told["total"]["scalars"]["sums"].update(
         steps=[["fffff", 0], told["total"]["scalars"]["weight"]]
     ),
@@ -214,11 +242,39 @@ def test_a_tally_that_cannot_be_is_rejected_with_its_clients(lie):
         return altered(tree, LIES[lie])(message) if later else MemoryGrid.reply(tree, message)
 
     tree.misbehave[1] = from_the_second_round_on
-    run = through(tree, "scaffold", cohort=CLIENTS, rounds=2)
-    first, second = run.history
-    assert first.accepted == CLIENTS
-    assert second.accepted == CLIENTS - EACH
-    assert sum(second.rejected.values()) == EACH
+    run = through(tree, "scaffold", cohort=CLIENTS, rounds=3)
+    for record in run.history[1:]:
+        assert record.accepted == CLIENTS - EACH
+        assert sum(record.rejected.values()) == EACH
+    assert run.history[0].accepted == CLIENTS
+
+
+def test_an_error_while_a_tally_is_read_costs_that_leaf_its_clients_alone(monkeypatch):
+    """Whatever a leaf sends, the run goes on."""
+
+    check, tree = leaves.check_share, Tree()
+
+    def defect(tally, plan, share, *arguments, **settings):
+        if share[0] % LEAVES == 1:
+            raise OverflowError("integer division result too large for a float")
+        return check(tally, plan, share, *arguments, **settings)
+
+    monkeypatch.setattr(leaves, "check_share", defect)
+    (record,) = through(tree, "fedlada", cohort=CLIENTS, rounds=1).history
+    assert record.accepted == CLIENTS - EACH
+    assert record.rejected == {"leaf: cannot be judged (OverflowError)": EACH}
+
+
+def test_a_weight_beyond_float64_ends_no_run():
+    tree = Tree()
+    lie = LIES["a weight beyond float64"]
+    tree.misbehave[1] = lambda message: (
+        altered(tree, lie)(message)
+        if message.content[HEADER]["round"]
+        else MemoryGrid.reply(tree, message)
+    )
+    run = through(tree, "fedlada", cohort=CLIENTS, weighting="examples")
+    assert run.history[1].accepted == CLIENTS - EACH
 
 
 @pytest.mark.parametrize("factor", [1000.0, float("nan")])
@@ -241,6 +297,104 @@ def test_a_sum_that_no_limited_replies_have_is_rejected(name, factor):
     assert (first.accepted, second.accepted) == (CLIENTS, CLIENTS - EACH)
     (reason,) = second.rejected
     assert ("not finite" if factor != factor else "beyond its limit") in reason
+
+
+SIZES = [p.numel() for p in model().parameters()]
+
+
+def fixed(c: Tensor) -> Tensor:
+    """The same direction in all rounds."""
+    generator = torch.Generator().manual_seed(5)
+    direction = torch.randn(len(c), dtype=torch.float64, generator=generator)
+    return direction / direction.norm()
+
+
+def sideways(c: Tensor) -> Tensor:
+    """A direction that does not lengthen c, so that no account shows it."""
+    u, c = fixed(c), c.double()
+    u -= u.dot(c) / c.dot(c).clamp_min(1e-300) * c
+    return u / u.norm()
+
+
+def forging(tree: Tree, direction: Callable[[Tensor], Tensor]) -> Callable[[Message], Message]:
+    """A leaf that sends changes of c in a direction, at the limit, with accounts of zero."""
+
+    def answer(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        header = dict(reply.content[HEADER])
+        told, names = json.loads(header["tally"]), header["names"].split()
+        if "c_change" not in (told["limits"] or {}):
+            return reply
+        flat = opened(reply.content[VECTORS]["tensors"], copy=True).view(torch.float64)
+        buffers = len(flat) - sum(SIZES) * sum(not name.endswith("buffers") for name in names)
+        sizes = [buffers if name.endswith("buffers") else sum(SIZES) for name in names]
+        sums = dict(zip(names, flat.split(sizes), strict=True))
+        task = read_order(message.content, model()).order.task
+        u = direction(torch.cat([t.reshape(-1) for t in task.vectors.c]))
+        count = len(told["accepted"])
+        sums["total/high:c_change"].copy_(u * (0.99 * told["limits"]["c_change"][1] * count))
+        told["contributed"] = [[client, 0.0] for client in told["accepted"]]
+        reply.content[HEADER] = ConfigRecord(header | {"tally": json.dumps(told)})
+        reply.content[VECTORS] = ArrayRecord({"tensors": packed(flat.view(torch.uint8))})
+        return reply
+
+    return answer
+
+
+class Colluding(Around):
+    """A flat federation in which the clients of leaf 1 say of c what that leaf says."""
+
+    def __init__(self, engine, direction: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(engine)
+        self._direction = direction
+        self.state = ServerState(Vectors())
+
+    def exchange(self, task, cohort):
+        u = self._direction(torch.cat([t.reshape(-1) for t in task.vectors.c])).float()
+        lie = [p.reshape(t.shape) for p, t in zip(u.split(SIZES), task.vectors.c, strict=True)]
+        limit = Guard(calibration=6).limits(self.state.history).get("c_change")
+        for reply in self._engine.exchange(task, cohort):
+            if limit is not None and reply.client % LEAVES == 1:
+                vectors = Vectors(reply.vectors | {"c_change": Vector(lie) * (0.99 * limit.high)})
+                reply = replace(reply, vectors=vectors)
+            yield reply
+
+
+@pytest.mark.parametrize("direction", [fixed, sideways])
+def test_a_lying_leaf_moves_a_sum_no_further_than_its_clients_could(direction):
+    tree, settings = Tree(), {"rounds": 20, "cohort": CLIENTS}
+    tree.misbehave[1] = forging(tree, direction)
+    leaf = through(tree, "scaffold", **settings).state.vectors.c.norm()
+    clients = flat("scaffold", Colluding, direction, **settings).state.vectors.c.norm()
+    assert leaf <= 1.5 * clients
+
+
+@pytest.mark.parametrize("vector", ["delta", "c_change"])
+def test_single_replies_in_a_tally_are_measured_one_by_one(vector):
+    """A robust rule needs them; a leaf may not send others than it could have accepted."""
+    tree = Tree()
+
+    def exaggerated(message: Message) -> Message:
+        reply = MemoryGrid.reply(tree, message)
+        names = reply.content[HEADER]["names"].split()
+        if not message.content[HEADER]["round"]:
+            return reply
+        flat = opened(reply.content[VECTORS]["tensors"], copy=True).view(torch.float32)
+        buffers = (len(flat) - sum(SIZES) * EACH * 2) // EACH
+        sizes = [buffers if name.endswith("buffers") else sum(SIZES) for name in names]
+        for name, part in zip(names, flat.split(sizes), strict=True):
+            if name == f"total/1:{vector}":
+                part *= 100.0
+        reply.content[VECTORS] = ArrayRecord({"tensors": packed(flat.view(torch.uint8))})
+        return reply
+
+    tree.misbehave[1] = exaggerated
+    first, second = through(
+        tree, "scaffold", cohort=CLIENTS, aggregator="coordinate-median"
+    ).history
+    assert (first.accepted, second.accepted) == (CLIENTS, CLIENTS - EACH)
+    (reason,) = second.rejected
+    assert reason == f"leaf: {vector} beyond its limit"
 
 
 def test_a_tally_of_another_task_is_rejected():

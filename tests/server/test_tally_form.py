@@ -14,6 +14,7 @@ from fedlada.server.collect.check import check_share
 from fedlada.server.collect.collect import collect, new_tally
 from fedlada.server.collect.form import read, written
 from fedlada.server.collect.tally import NORM
+from fedlada.server.guard import Accounts
 from fedlada.server.guard.contract import up_like
 from fedlada.server.loop import next_task
 
@@ -49,7 +50,16 @@ class Sent:
             like=up_like(self.plan.algorithm, self.task),
             share=SHARE,
         )
-        return check_share(tally, self.plan, SHARE, tensors, calibrated=calibrated)
+        state = self.fed.state
+        return check_share(
+            tally,
+            self.plan,
+            SHARE,
+            tensors,
+            calibrated=calibrated,
+            accounts=Accounts(self.plan.algorithm, state.vectors, state.contributed),
+            nbytes=self.task.vectors.x.nbytes(),
+        )
 
 
 CASES = {

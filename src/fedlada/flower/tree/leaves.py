@@ -17,6 +17,7 @@ from ...server.collect.form import read
 from ...server.collect.order import Order
 from ...server.collect.tally import Tally
 from ...server.collect.waves import Wave, in_waves
+from ...server.guard import Accounts
 from ...server.guard.contract import up_like
 from ...server.plan import Plan
 from ...server.record import Clock
@@ -46,7 +47,8 @@ class Leaves:
         end, plan = self._engine.end(), self._plan
         self._engine.look_for(cohort)
         vectors = pack(task.parcel or send(task.vectors, task.codecs, "down", seed=0))
-        round = _Round(Order.of(plan, task, cohort, state), vectors, end)
+        accounts = Accounts(plan.algorithm, state.vectors, state.contributed)
+        round = _Round(Order.of(plan, task, cohort, state), vectors, accounts, end)
 
         def shares(wave: Wave) -> Iterator[Tally]:
             return clock.waiting(self._tallies(round, wave))
@@ -108,11 +110,20 @@ class Leaves:
                 raise MalformedReply("reply to another task")
             like = up_like(plan.algorithm, task)
             tally = read(sent.header, sent.tensors, wave.empty(), like=like, share=share)
-            calibrated = wave.limits is not None
-            return check_share(tally, plan, share, sent.tensors, calibrated=calibrated)
-        except MalformedReply as error:
-            log.warning("the tally of leaf %d is not accepted: %s", leaf, error)
-            return _rejected(wave, share, f"leaf: {error}", arrived(message.content))
+            return check_share(
+                tally,
+                plan,
+                share,
+                sent.tensors,
+                calibrated=wave.limits is not None,
+                accounts=round.accounts,
+                nbytes=sum(vector.nbytes() for vector in like.values()),
+            )
+        except Exception as error:  # whatever a leaf sends, it may cost its own clients alone
+            known = isinstance(error, MalformedReply)
+            reason = str(error) if known else f"cannot be judged ({type(error).__name__})"
+            log.warning("the tally of leaf %d is not accepted: %s", leaf, reason)
+            return _rejected(wave, share, f"leaf: {reason}", arrived(message.content))
 
     def _failed(
         self, round: _Round, wave: Wave, share: Sequence[int], missing: Missing | Failure
@@ -130,6 +141,7 @@ class Leaves:
 class _Round(NamedTuple):
     order: Order
     vectors: ArrayRecord
+    accounts: Accounts
     end: float | None
 
 

@@ -67,6 +67,7 @@ class ExactMeans:
             means._sums[name] = value, weight
         means._not_finite = {text(name) for name in items(values["not finite"])}
         try:
+            float(means.weight)
             means.means()
         except OverflowError as wrong:
             raise MalformedReply("wrong number in a tally") from wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from statistics import median
 from typing import Any, ClassVar
@@ -68,6 +68,12 @@ class Held:
         for name, values in other._scalars.items():
             self._scalars.setdefault(name, []).extend(values)
         self.count += other.count
+
+    def replies(self) -> Iterator[tuple[Vectors, dict[str, float]]]:
+        """Yield each reply with those of its scalars that every reply has."""
+        whole = {name: each for name, each in self._scalars.items() if len(each) == self.count}
+        for i, vectors in enumerate(self._replies):
+            yield vectors, {name: each[i] for name, each in whole.items()}
 
     def written(self) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
         """Return the replies as plain values and tensors, which are not copied."""

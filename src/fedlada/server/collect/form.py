@@ -21,6 +21,7 @@ from ...protocol.messages import Reply
 from ...protocol.strict import Tensors, alike, counts, integer, items, number, table, text
 from ..aggregate.mean import Mean
 from ..guard import Limit, Measured
+from ..guard.limits import COUNTS
 from .tally import Aggregator, Tally
 
 __all__ = ["read", "written"]
@@ -134,11 +135,21 @@ def _contributed(value: object, accepted: Collection[int]) -> dict[int, float]:
 def _seen(value: object, empty: Tally, least: int, most: int) -> dict[str, list[float]]:
     """Return the sizes of every quantity, one for each of the same replies."""
     lists = table(value, empty.admission.quantities if value or least else ())
-    seen = {name: [_size(size) for size in items(lists[name], most=most)] for name in lists}
+    seen = {name: [_seen_size(name, s) for s in items(lists[name], most=most)] for name in lists}
     lengths = {len(sizes) for sizes in seen.values()}
     if len(lengths) > 1 or min(lengths, default=least) < least:
         raise MalformedReply("impossible counts in a tally")
     return seen
+
+
+def _seen_size(name: str, value: object) -> float:
+    """Return the size of a quantity; a count is positive, as the contract demands of replies."""
+    if name in COUNTS and name != "lr_sum":
+        return integer(value, least=1)
+    size = _size(value)
+    if name in COUNTS and not size:
+        raise MalformedReply("impossible counts in a tally")
+    return size
 
 
 def _size(value: object) -> float:
