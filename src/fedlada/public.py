@@ -3,6 +3,7 @@
 from . import __version__
 from .algorithms import ALGORITHMS, Algorithm, algorithm
 from .client.errors import TrainingError
+from .engines.client_evaluation import ClientEvaluation
 from .errors import FedladaError
 from .results.frame import frame
 from .results.plot import plot
@@ -20,6 +21,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Checkpoints",
+    "ClientEvaluation",
     "Evaluation",
     "FedladaError",
     "LocalTraining",

@@ -21,6 +21,7 @@ from .algorithms import ALGORITHMS, Algorithm, algorithm as named_algorithm
 from .client.round import D, Train
 from .client.store import DiskStore, MemoryStore, Store
 from .devices import by_rank, device_of, home, seeded
+from .engines.client_evaluation import ClientEvaluation
 from .engines.devices import Devices
 from .engines.in_process import InProcess
 from .engines.ranks import Ranks, launched
@@ -29,9 +30,10 @@ from .engines.timed import Timed, Timetable, work_of
 from .engines.workers import Workers, check_fork
 from .errors import FedladaError, require
 from .protocol.engine import Engine
-from .protocol.federated import clients_keep, federated_parameters
+from .protocol.federated import PERSONAL, clients_keep, federated_parameters
 from .protocol.seeds import seed_of
 from .results.plot import Against, plot
+from .server.evaluation import Survey
 from .server.plan import OtherSettings, Plan
 from .server.record import RoundRecord
 from .server.sampling import Sampler
@@ -65,6 +67,7 @@ class Simulation(Generic[D]):
         *,
         data: ClientDatasets[D],
         timetable: Timetable | None = None,
+        survey: Survey | None = None,
         quiet: bool = False,
     ) -> None:
         self.plan = plan
@@ -81,6 +84,7 @@ class Simulation(Generic[D]):
         self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
+        self._survey = survey
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -147,7 +151,9 @@ class Simulation(Generic[D]):
             summary = self.plan.summary(self.state.vectors.x, self._clients)
             print(f"fedlada: {summary}{self._note}", file=sys.stderr, flush=True)
         try:
-            for record in self._server.rounds(engine, evaluate=evaluate, collector=self._workers):
+            for record in self._server.rounds(
+                engine, evaluate=evaluate, survey=self._survey, collector=self._workers
+            ):
                 self.records.append(record)
                 yield record
         except Exception:
@@ -170,6 +176,7 @@ def simulate(
     seed: int = 0,
     train: Train[D] | None = None,
     evaluate: Evaluate | None = None,
+    evaluate_clients: ClientEvaluation[D] | ClientDatasets[D] | Mapping[str, D] | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
     config: Mapping[str, object] | None = None,
     devices: Devices | Mapping[str, Any] | None = None,
@@ -195,6 +202,11 @@ def simulate(
     those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``minimum``, ``guard``,
     ``aggregator``, ``buffers``, ``personal``, ``codec`` and ``evaluate_every``.  The first round
     prints what the run will do to standard error, unless ``quiet``.
+
+    ``evaluate(model)`` evaluates the server's model.  ``evaluate_clients`` are held-out examples of
+    each client, or a :class:`ClientEvaluation` that also says how and how often: every client
+    evaluates the new model, with its own personal parts and local buffers, and records have the
+    mean, the median, the mean of the worst tenth and the metrics of each client.
 
     All randomness of the rounds follows from ``seed``.  ``model`` itself is not changed; if it is
     a function that makes the model, its first weights follow from ``seed``, too.  With the
@@ -246,17 +258,45 @@ def simulate(
     own = None if isinstance(pool, Ranks) and pool.rank else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
     server = Server(plan, working, state=state, checkpoints=own, config=described, threads=threads)
-    if plan.personal and isinstance(engine, InProcess):
-        # A resumed run has those of its start, whatever the model is now; ranks have those of one.
-        engine.newcomer = server.state.vectors.personal
-        if isinstance(pool, Ranks):
-            pool.agree(engine.newcomer)
+    _share_first_parts(engine, server, pool)
     run: Simulation[D] = Simulation(
-        plan, engine, server, evaluate, pool, data=data, timetable=timetable, quiet=quiet
+        *(plan, engine, server, evaluate, pool),
+        data=data,
+        timetable=timetable,
+        survey=_survey(evaluate_clients, plan, engine),
+        quiet=quiet,
     )
     if lasting and scratch is not None:
         weakref.finalize(run, _delete, os.getpid(), scratch)
     return run
+
+
+def _share_first_parts(engine: Engine, server: Server, pool: Workers | Ranks | None) -> None:
+    """Give all clients the personal parts of the run's start, whatever the model is now."""
+    first = server.state.vectors.get(PERSONAL)
+    if first is not None and isinstance(engine, InProcess):
+        engine.newcomer = first
+        if isinstance(pool, Ranks):
+            pool.agree(first)
+
+
+def _survey(
+    clients: ClientEvaluation[D] | ClientDatasets[D] | Mapping[str, D] | None,
+    plan: Plan,
+    engine: Engine,
+) -> Survey | None:
+    """Return the server's hook that has the clients evaluate the model, if they are to do so."""
+    if clients is None:
+        return None
+    require(
+        isinstance(engine, InProcess),
+        "evaluate_clients is given, and the clients have an engine of their own, which cannot"
+        " evaluate them; leave evaluate_clients or engine out",
+    )
+    evaluation = (
+        clients if isinstance(clients, ClientEvaluation) else ClientEvaluation(data=clients)
+    )
+    return evaluation.survey(plan, cast(InProcess[D], engine))
 
 
 def _timetable(

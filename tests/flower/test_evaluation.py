@@ -17,6 +17,7 @@ from fedlada.flower.wire.records import HEADER, METRICS
 from fedlada.protocol.messages import Assessment
 from fedlada.server import Guard
 from fedlada.server.evaluation import combine
+from fedlada.training.objective import OBJECTIVES
 
 CLIENTS, ROUNDS = 5, 3
 train = LocalTraining(steps=2, batch_size=8)
@@ -85,6 +86,11 @@ def test_the_record_has_the_mean_by_examples_and_the_median_of_what_each_client_
     mean = sum(a * n for a, n in zip(alone, sizes, strict=True)) / sum(sizes)
     assert last.evaluation["output"] == pytest.approx(mean, rel=1e-12)
     assert last.evaluation_median == {"output": sorted(alone)[2], "rows": sorted(sizes)[2]}
+    assert last.evaluation_worst == {"output": min(alone), "rows": min(sizes)}
+    each = zip(alone, sizes, strict=True)
+    assert last.evaluation_clients == {
+        str(client): {"output": output, "rows": rows} for client, (output, rows) in enumerate(each)
+    }
     assert (last.evaluated_by, last.evaluation_failures) == (CLIENTS, {})
 
 
@@ -93,8 +99,8 @@ def test_it_has_no_effect_on_the_model_and_its_place_is_apart_from_every_other_m
     for name, vector in with_.state.vectors.items():
         assert vector.equal(without.state.vectors[name])
     for one, other in zip(with_.history, without.history, strict=True):
-        empty = {"evaluation": {}, "evaluation_median": {}, "evaluated_by": 0}
-        bare = replace(one, **empty, evaluation_bytes=0)
+        told = ("evaluation", "evaluation_median", "evaluation_worst", "evaluation_clients")
+        bare = replace(one, **{key: {} for key in told}, evaluated_by=0, evaluation_bytes=0)
         timed = {key for key in asdict(one) if "seconds" in key}
         assert {k: v for k, v in asdict(bare).items() if k not in timed} == {
             k: v for k, v in asdict(other).items() if k not in timed
@@ -282,6 +288,37 @@ def test_a_minority_adds_no_name_and_half_of_the_clients_are_no_majority():
     mixed = [replace(one, metrics={f"name {one.client}": 1.0}) for one in answers([0.5] * 2)]
     assert combine(mixed, Guard()).means == {}
     assert combine([], Guard()).clients == 0
+
+
+@pytest.mark.parametrize(("clients", "tenth"), [(1, 1), (10, 1), (11, 2), (40, 4)])
+def test_the_worst_tenth_is_low_for_an_accuracy_and_high_for_a_loss(clients, tenth):
+    values = [float(i) for i in range(clients)]
+    found = combine(answers(values), None)
+    assert found.worst["accuracy"] == pytest.approx(sum(values[:tenth]) / tenth)
+    for name in ("loss", "test_loss", "auc_error", "mse", "loss_tuned"):
+        losses = [replace(one, metrics={name: one.metrics["accuracy"]}) for one in answers(values)]
+        assert combine(losses, None).worst[name] == pytest.approx(sum(values[-tenth:]) / tenth)
+    assert combine(answers(values), None, lower=["accuracy"]).worst["accuracy"] == pytest.approx(
+        sum(values[-tenth:]) / tenth
+    )
+
+
+def test_a_metric_is_on_record_for_each_client_unless_there_are_too_many(monkeypatch):
+    assert combine(answers([0.5, 0.25]), None).each == {0: {"accuracy": 0.5}, 1: {"accuracy": 0.25}}
+    monkeypatch.setattr("fedlada.server.evaluation.MOST_ON_RECORD", 1)
+    assert combine(answers([0.5, 0.25]), None).each == {}
+
+
+def test_the_names_of_all_metrics_of_ready_objectives_say_which_values_are_worst():
+    for objective in OBJECTIVES.values():
+        worst = combine(
+            [
+                Assessment(client=i, round=0, examples=1, metrics={objective.score: float(i)})
+                for i in range(2)
+            ],
+            None,
+        ).worst
+        assert worst[objective.score] == (0.0 if objective.scale.higher else 1.0)
 
 
 def test_the_order_of_arrival_makes_no_difference():

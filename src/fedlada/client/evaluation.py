@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..algorithms import Vector, Vectors
+from ..algorithms import LocalRule, Vector, Vectors
 from ..protocol.federated import (
     PERSONAL,
     BufferPolicy,
@@ -17,10 +17,11 @@ from ..protocol.federated import (
     personal_tensors,
 )
 from ..protocol.messages import Assessment, Task, as_numbers
-from .round import D, last_accepted, seeded, set_buffers
+from .optimizer import FederatedOptimizer
+from .round import D, Train, asked, last_accepted, seeded, set_buffers
 from .store import Store
 
-__all__ = ["EvaluateLocally", "EvaluationSession", "evaluation_session"]
+__all__ = ["EvaluateLocally", "EvaluationSession", "evaluation_session", "fine_tuned"]
 
 EvaluateLocally = Callable[[nn.Module, D], Mapping[str, float]]
 """An evaluation on a client: ``evaluate(model, data)`` returns metrics by name."""
@@ -74,3 +75,39 @@ def evaluation_session(
         metrics=as_numbers(session.metrics or {}, f"client {client}"),
         nonce=task.nonce,
     )
+
+
+@contextmanager
+def fine_tuned(
+    model: nn.Module, local: LocalRule, task: Task, train: Train[D], data: D, *, client: int
+) -> Iterator[None]:
+    """Train the whole model on a client's data, let the block evaluate it, then put all back.
+
+    The algorithm's ``local`` rule trains it, at the round's rate and without corrections, as it
+    trains personal parts.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [t.detach().clone() for t in tensors]
+    gradients = [p.grad for p in model.parameters()]
+    try:
+        model.zero_grad()
+        model.train()
+        optimizer = FederatedOptimizer(
+            parameters.values(),
+            part=local,
+            c=local.alone(Vector((p.detach() for p in parameters.values()), parameters)),
+            parameters=parameters.values(),
+            lr=task.lr,
+        )
+        with torch.enable_grad():
+            train(model, data, optimizer, **asked(train, client=client, round=task.round + 1))
+        model.eval()
+        yield
+    finally:
+        with torch.no_grad():
+            for t, value in zip(tensors, before, strict=True):
+                t.copy_(value)
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            p.grad = gradient
+        model.eval()

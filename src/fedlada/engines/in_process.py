@@ -12,7 +12,12 @@ from torch import nn
 
 from ..algorithms import Algorithm, Vector
 from ..client.errors import named_errors
-from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_session
+from ..client.evaluation import (
+    EvaluateLocally,
+    EvaluationSession,
+    evaluation_session,
+    fine_tuned,
+)
 from ..client.round import D, Train, train_client
 from ..client.store import MemoryStore, Store
 from ..protocol.federated import (
@@ -21,7 +26,7 @@ from ..protocol.federated import (
     federated_buffers,
     personal_tensors,
 )
-from ..protocol.messages import Assessment, Reply, Task, reply_parcel
+from ..protocol.messages import Assessment, Reply, Task, as_numbers, reply_parcel
 from ..server.state import ServerState
 from ..training.examples import examples_in
 from .sites import ClientDatasets, check_clients, client_number, names_of
@@ -98,18 +103,38 @@ class InProcess(Generic[D]):
         cohort: Sequence[int],
         evaluate: EvaluateLocally[D],
         data: ClientDatasets[D] | None = None,
+        *,
+        tune: Train[D] | None = None,
     ) -> Iterator[Assessment]:
         """Evaluate each client's model, with its own parts, and yield the assessments.
 
-        ``data`` are by default those that the clients train on.
+        ``data`` are by default those that the clients train on; a client without examples gives no
+        assessment.  With ``tune``, the model is evaluated once more after this training on the
+        client's training data, and then put back: these metrics have ``_tuned`` in their names.
         """
         for client in cohort:
-            errors = named_errors(client, task.round, self._name(client))
-            with errors, self._as_client(task, client) as session:
+            name = self._name(client)
+            with named_errors(client, task.round, name):
                 examples = (self._data if data is None else data)[client]
-                session.metrics = evaluate(self._model, examples)
-                session.examples = examples_in(examples)
+                count = examples_in(examples)
+            if not count:
+                continue
+            with (
+                named_errors(client, task.round, name),
+                self._as_client(task, client) as session,
+            ):
+                session.examples = count
+                metrics = as_numbers(evaluate(self._model, examples), f"client {client}")
+                if tune is not None:
+                    with self._tuned(task, tune, client):
+                        after = as_numbers(evaluate(self._model, examples), f"client {client}")
+                    metrics |= {f"{name}_tuned": value for name, value in after.items()}
+                session.metrics = metrics
             yield session.assessment
+
+    def _tuned(self, task: Task, tune: Train[D], client: int) -> AbstractContextManager[None]:
+        local, data = self._algorithm.local, self._data[client]
+        return fine_tuned(self._model, local, task, tune, data, client=client)
 
     def _as_client(self, task: Task, client: int) -> AbstractContextManager[EvaluationSession]:
         """Set the model to a client's: the server's, with the client's own parts."""

@@ -264,6 +264,10 @@ class GridEngine:
         """Return the node of a client; the number of clients may have changed since the draw."""
         return self._nodes.node(client) if client < self.clients else None
 
+    def name(self, client: int) -> str:
+        """Return the number of a client's node and its site, if it has named one: ``3 (Ulm)``."""
+        return self._nodes.name(client)
+
     def partition(self, client: int) -> int:
         """Return the partition id of a client's node."""
         return client % (self._nodes.count or 1)

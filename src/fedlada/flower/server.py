@@ -208,7 +208,7 @@ def _rounds(
     )
     began, before = time.monotonic(), state.round
     plan = dataclasses.replace(plan, cohort=_at_most(plan.cohort))
-    survey = None if evaluators is None else Survey(plan, engine, evaluators)
+    survey = None if evaluators is None else Survey(plan, engine, evaluators, name=engine.name)
 
     def completed(state: ServerState, record: RoundRecord) -> RoundRecord:
         record = dataclasses.replace(record, missing=engine.attendance.missing)

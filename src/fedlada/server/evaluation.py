@@ -8,6 +8,8 @@ combines the answers as follows.
   clients, one client can have most of the weight and report any finite number.
 - The median over the clients counts each client once, so fewer than half of them cannot move it
   beyond the values of the others.
+- The mean of the worst tenth says how the model serves those that it serves worst.  A single liar
+  can move it, so nothing is decided by it.
 - A metric is recorded only if more than half of the clients report it, so a minority cannot add
   names.
 """
@@ -18,7 +20,7 @@ import math
 import secrets
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -36,6 +38,11 @@ from .sampling import Sampler
 from .state import ServerState
 
 __all__ = ["Combined", "Evaluator", "Survey", "combine"]
+
+LOWER = {"bits", "entropy", "error", "loss", "mae", "mse", "perplexity", "rmse"}
+"""Words in the names of metrics of which a lower value is better."""
+MOST_ON_RECORD = 1000
+"""Largest number of clients whose own metrics are in a record."""
 
 
 class Evaluator(Protocol):
@@ -58,6 +65,10 @@ class Survey:
     plan: Plan
     engine: Evaluator
     evaluators: Sampler
+    lower: Collection[str] = ()
+    """The metrics of which a lower value is better, if their names do not say it."""
+    name: Callable[[int], str] = str
+    """Returns what a client is called in the record."""
 
     def __call__(self, state: ServerState, record: RoundRecord) -> RoundRecord:
         """Return the record with the clients' evaluation, if one is due."""
@@ -74,12 +85,16 @@ class Survey:
             elif isinstance(answer, Assessment):
                 accepted.append(answer)
             reached -= isinstance(answer, Failure) and not answer.reached
-        combined = combine(accepted, self.plan.guard)
+        combined = combine(accepted, self.plan.guard, lower=self.lower)
         failures += combined.left_out
         return replace(
             record,
             evaluation=combined.means,
             evaluation_median=combined.medians,
+            evaluation_worst=combined.worst,
+            evaluation_clients={
+                self.name(client): metrics for client, metrics in combined.each.items()
+            },
             evaluated_by=combined.clients,
             evaluation_failures=dict(sorted(failures.items())),
             evaluation_bytes=task.nbytes * reached,
@@ -93,7 +108,7 @@ class Survey:
         return Task(
             round=state.round - 1,
             seed=self.plan.seed,
-            lr=0.0,
+            lr=self.plan.algorithm.lr(state.round - 1, decay=self.plan.lr_decay),
             vectors=parcel.vectors,
             parcel=parcel,
             codecs=self.plan.codec,
@@ -108,17 +123,25 @@ class Combined(NamedTuple):
 
     means: dict[str, float]
     medians: dict[str, float]
+    worst: dict[str, float]
+    each: dict[int, dict[str, float]]
     clients: int
     left_out: Counter[str]
 
 
-def combine(assessments: Sequence[Assessment], guard: Guard | None) -> Combined:
-    """Return means and medians of the clients' metrics, and count by reason what is left out."""
+def combine(
+    assessments: Sequence[Assessment], guard: Guard | None, *, lower: Collection[str] = ()
+) -> Combined:
+    """Return the distribution of the clients' metrics, and count by reason what is left out.
+
+    ``lower`` are the metrics of which a lower value is better, beside those whose name says it.
+    """
     limit = None
     if guard is not None and assessments:
         counts = {"examples": [float(one.examples) for one in assessments]}
         limit = guard.limits(guard.remember({}, counts))["examples"]
     mean, values, left_out = Mean(), dict[str, list[float]](), Counter[str]()
+    each = dict[int, dict[str, float]]()
     for one in assessments:
         if limit is not None and not limit.least <= one.examples <= limit.most:
             left_out["examples beyond its limit"] += 1
@@ -128,6 +151,7 @@ def combine(assessments: Sequence[Assessment], guard: Guard | None) -> Combined:
         left_out["metrics not finite"] += len(finite) < len(one.metrics)
         weight = one.examples if limit is None else limit.within(one.examples)
         mean.fold(Vectors(), weight=weight, scalars=finite)
+        each[one.client] = finite
         for name, value in finite.items():
             values.setdefault(name, []).append(value)
     names = sorted(name for name in values if 2 * len(values[name]) > mean.count)
@@ -136,9 +160,32 @@ def combine(assessments: Sequence[Assessment], guard: Guard | None) -> Combined:
     return Combined(
         means={name: means[name] for name in names},
         medians={name: statistics.median(values[name]) for name in names},
+        worst={name: _worst(values[name], lower=_falls(name, lower)) for name in names},
+        each={} if len(each) > MOST_ON_RECORD else _only(each, names),
         clients=mean.count,
         left_out=left_out,
     )
+
+
+def _falls(name: str, lower: Collection[str]) -> bool:
+    """Return whether a lower value of a metric is better."""
+    return name in lower or not LOWER.isdisjoint(name.lower().split("_"))
+
+
+def _worst(values: Sequence[float], *, lower: bool) -> float:
+    """Return the mean of the worst tenth of the values, of one value at least."""
+    count = math.ceil(len(values) / 10)
+    return math.fsum(sorted(values, reverse=lower)[:count]) / count
+
+
+def _only(
+    each: Mapping[int, Mapping[str, float]], names: Sequence[str]
+) -> dict[int, dict[str, float]]:
+    """Return these metrics of each client, in the order of their numbers."""
+    return {
+        client: {name: each[client][name] for name in names if name in each[client]}
+        for client in sorted(each)
+    }
 
 
 def _breach(answer: Assessment, task: Task) -> str | None:

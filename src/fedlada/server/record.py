@@ -66,6 +66,11 @@ class RoundRecord:
     """Means of the metrics with which clients evaluated the new model on their own data."""
     evaluation_median: Mapping[str, float] = field(default_factory=dict)
     """Medians of the same metrics over the clients: fewer than half cannot move them far."""
+    evaluation_worst: Mapping[str, float] = field(default_factory=dict)
+    """Means of the same metrics over the tenth of the clients with the worst values: the highest
+    of a loss or an error, the lowest of any other.  One liar can move them."""
+    evaluation_clients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same metrics of each client, by its name or number; empty if there are more than 1000."""
     evaluated_by: int = 0
     """Number of clients whose evaluation was accepted."""
     evaluation_failures: Mapping[str, int] = field(default_factory=dict)

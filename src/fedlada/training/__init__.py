@@ -1,6 +1,6 @@
 """What happens to a client's data: a ready training loop, its evaluation, and objectives."""
 
-from .evaluation import Evaluation
+from .evaluation import Evaluation, LocalEvaluation
 from .examples import ClientData
 from .local import LocalTraining
 from .objective import BINARY, CLASSIFICATION, REGRESSION, TEXT, Metric, Objective, Scale
@@ -12,6 +12,7 @@ __all__ = [
     "TEXT",
     "ClientData",
     "Evaluation",
+    "LocalEvaluation",
     "LocalTraining",
     "Metric",
     "Objective",

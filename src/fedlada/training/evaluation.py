@@ -1,4 +1,4 @@
-"""A ready-made evaluation of a model on labelled examples."""
+"""Ready-made evaluations of a model on labelled examples: a client's, and the server's."""
 
 from __future__ import annotations
 
@@ -14,25 +14,21 @@ from .diagnosis import Batch, check_numbers, explained, fitted, whole_labels
 from .examples import read
 from .objective import Objective, objective_of
 
-__all__ = ["Evaluation"]
+__all__ = ["Evaluation", "LocalEvaluation"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Computes the metrics of a model on labelled examples.
+class LocalEvaluation:
+    """Computes the metrics of a model on a client's labelled examples, as LocalTraining trains.
 
     Without an ``objective`` the labels decide: classes are evaluated by loss and accuracy
     (between 0 and 1), and floating-point labels by mean squared error and coefficient of
     determination.
     """
 
-    data: object
-    """``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader."""
     prepare: Callable[[Tensor], Tensor] | None = None
     batch_size: int = 1000
     objective: Objective | None = None
-    split: str = "test"
-    """The prefix of the metrics' names, as in ``test_accuracy``."""
 
     def __post_init__(self) -> None:
         require(
@@ -43,13 +39,16 @@ class Evaluation:
         check_counts(self, "batch_size")
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Return the metrics of ``model``; each is exact over all examples."""
+    def __call__(self, model: nn.Module, data: object) -> dict[str, float]:
+        """Return the metrics of ``model``; each is exact over all examples.
+
+        ``data`` is ``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader.
+        """
         device = device_of(model)
         model.eval()
         objective, totals = self.objective, dict[str, list[Tensor]]()
         with explained() as current:
-            for batch in read(self.data, self.batch_size):
+            for batch in read(data, self.batch_size):
                 inputs, labels = (moved(part, device) for part in batch)
                 labels = whole_labels(labels)
                 current[:] = [Batch(model, inputs, labels)]
@@ -61,11 +60,40 @@ class Evaluation:
         if objective is None or not totals:
             raise FedladaError("there are no examples to evaluate on; give some")
         if not all(bool(part.isfinite().all()) for parts in totals.values() for part in parts):
-            check_numbers(self.data, objective)
+            check_numbers(data, objective)
         return {
-            f"{self.split}_{name}": metric.value(*(total.cpu() for total in totals[name]))
+            name: metric.value(*(total.cpu() for total in totals[name]))
             for name, metric in objective.metrics.items()
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Computes the metrics of the server's model on labelled examples.
+
+    They are those of :class:`LocalEvaluation`, with a prefix.
+    """
+
+    data: object
+    """``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader."""
+    prepare: Callable[[Tensor], Tensor] | None = None
+    batch_size: int = 1000
+    objective: Objective | None = None
+    split: str = "test"
+    """The prefix of the metrics' names, as in ``test_accuracy``."""
+
+    def __post_init__(self) -> None:
+        self._local()
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Return the metrics of ``model``; each is exact over all examples."""
+        metrics = self._local()(model, self.data)
+        return {f"{self.split}_{name}": value for name, value in metrics.items()}
+
+    def _local(self) -> LocalEvaluation:
+        return LocalEvaluation(
+            prepare=self.prepare, batch_size=self.batch_size, objective=self.objective
+        )
 
     @property
     def score(self) -> str:
