@@ -79,8 +79,8 @@ class Simulation(Generic[D]):
         """The server's state after the last record; pass it to :func:`simulate` to continue."""
         self.resumed = server.resumed
         """The record of the last saved round if the run continues from a checkpoint, else None."""
-        self.records: list[RoundRecord] = []
-        """The records of the rounds that this object has run so far."""
+        self.records = server.records
+        """The records of all rounds so far, also of those before a resume."""
         self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
@@ -151,11 +151,9 @@ class Simulation(Generic[D]):
             summary = self.plan.summary(self.state.vectors.x, self._clients)
             print(f"fedlada: {summary}{self._note}", file=sys.stderr, flush=True)
         try:
-            for record in self._server.rounds(
+            yield from self._server.rounds(
                 engine, evaluate=evaluate, survey=self._survey, collector=self._workers
-            ):
-                self.records.append(record)
-                yield record
+            )
         except Exception:
             self.close()
             raise

@@ -28,11 +28,11 @@ from fedlada.experiment.run import flower_app
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.execute import run as run_rounds
 from fedlada.experiment.run.on_flower import watched_rounds
-from fedlada.experiment.run.tracking import parsed
 from fedlada.flower.client import check_place
 from fedlada.flower.loopback import processes
 from fedlada.flower.loopback.processes import marked
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.server.record import record_of
 
 # SCAFFOLD: clients keep vectors, which must survive the kill.
 FILE = """
@@ -98,6 +98,7 @@ import sys, tomllib
 from flwr.app import Context, RecordDict
 from fedlada.experiment.run import flower_app
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.server.record import record_of
 with open(sys.argv[1], "rb") as file:
     given = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
 grid = MemoryGrid(flower_app.client, nodes=given["nodes"], run_config=given)
@@ -212,9 +213,10 @@ def test_a_client_that_fails_ends_the_run_as_in_process():
 
 def test_a_record_is_what_its_line_says(in_process):
     for line in (in_process / "records.jsonl").read_text().splitlines():
-        assert json.dumps(dataclasses.asdict(parsed(line))) == line
+        assert json.dumps(dataclasses.asdict(record_of(json.loads(line)))) == line
     null = line.replace('metrics": {', 'metrics": {"loss of one who diverged": null, ')
-    for table in (parsed(null).metrics, parsed(null).client_metrics):
+    record = record_of(json.loads(null))
+    for table in (record.metrics, record.client_metrics):
         assert math.isnan(table["loss of one who diverged"])
 
 

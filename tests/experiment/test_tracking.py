@@ -9,7 +9,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedlada.experiment.config.reading import experiment, parse
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.run.execute import run as run_rounds
-from fedlada.experiment.run.tracking import parsed
 
 WORDS = ("data.dataset=digits", "data.clients=10", "federation.cohort=2", "train.steps=1")
 
@@ -26,7 +25,7 @@ def test_tensorboard_reads_every_round_once_with_the_values_of_the_records(tmp_p
     directory = tmp_path / "run"
     run_twice(directory, "tensorboard")
     events = EventAccumulator(str(directory)).Reload()
-    records = [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+    records = RunDirectory(directory).checkpoints().records()
     expected = {
         "test_accuracy": [record.metrics["test_accuracy"] for record in records],
         "client_loss": [record.client_metrics["loss"] for record in records],

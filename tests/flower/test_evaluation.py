@@ -351,4 +351,4 @@ def test_an_error_in_the_hook_ends_the_run_after_the_round_is_saved_and_it_can_g
     assert [record.round for record in run.history] == [1, 2, 3]
     assert run.history[0].evaluated_by == CLIENTS
     ended = run_server(grid(), config(checkpoints=str(tmp_path)), model)
-    assert [record.round for record in ended.history] == [3]
+    assert [record.round for record in ended.history] == [1, 2, 3]

@@ -76,6 +76,22 @@ def test_a_simulation_its_records_and_several_by_name_are_frames():
     assert set(fedlada.frame([run, tuned])["algorithm"]) == {"fedlada"}
 
 
+def test_checkpoints_are_frames_with_the_rounds_before_a_resume(tmp_path):
+    next(iter(ran(rounds=1, checkpoints=tmp_path / "one")), None)
+    run = ran(rounds=3, checkpoints=tmp_path / "one")
+    ran("fedcm", rounds=2, checkpoints=tmp_path / "two")
+    one = fedlada.frame(tmp_path / "one")
+    assert one["round"].to_list() == [1, 2, 3]
+    assert one.drop("score").equals(fedlada.frame(run).drop("score"))
+    places = [fedlada.Checkpoints(tmp_path / "one"), str(tmp_path / "two")]
+    both = fedlada.frame({"a": places[0], "b": places[1]})
+    assert both.select("run", "algorithm").unique(maintain_order=True).rows() == [
+        ("a", "fedlada"),
+        ("b", "fedcm"),
+    ]
+    assert fedlada.frame(places).height == 5
+
+
 def test_directories_are_frames_by_word_and_by_path(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text(

@@ -68,6 +68,7 @@ def test_a_run_resumed_after_any_round_is_the_run_undisturbed(tmp_path, name):
                     break  # the generator is dropped: nothing of it goes on
         assert same(run, whole)
         assert list(seen.values()) == records
+        assert [untimed(record) for record in run.records] == records
         if fedlada.ALGORITHMS[name].client_state:
             one, two = (
                 DiskStore(path / "clients") for path in (tmp_path / "whole", place.directory)
@@ -86,6 +87,45 @@ def test_a_finished_run_does_nothing_more_and_more_rounds_go_on_from_it(tmp_path
     longer = start(tmp_path, rounds=8)
     assert [record.round for record in longer] == [6, 7, 8]
     assert same(longer, (whole := start(tmp_path / "whole")).run() and whole)
+
+
+def test_the_history_of_a_run_survives_resumes(tmp_path):
+    whole = start(tmp_path / "whole").run()
+    for stop in (3, 5, ROUNDS):
+        run = start(Checkpoints(tmp_path / "parts", every=2))
+        for record in run:
+            if record.round == stop:
+                break
+    expected = [untimed(record) for record in whole]
+    assert [untimed(record) for record in run.records] == expected
+    assert [untimed(record) for record in Checkpoints(tmp_path / "parts").records()] == expected
+    assert fedlada.frame(run)["round"].to_list() == list(range(1, ROUNDS + 1))
+    (line,) = run.plot("loss").axes[0].lines
+    assert line.get_xdata().tolist() == list(range(1, ROUNDS + 1))
+
+
+def test_a_directory_without_records_resumes_and_says_that_they_are_unknown(tmp_path):
+    start(tmp_path, rounds=3).run()
+    (tmp_path / "round-records.jsonl").unlink()
+    with pytest.warns(UserWarning, match="records of the rounds up to 3 are unknown"):
+        start(tmp_path, rounds=5).run()
+    again = start(tmp_path, rounds=6)
+    again.run()
+    assert [record.round for record in again.records] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("damage", ["a round is missing", "a line is cut short"])
+def test_damaged_records_are_refused_and_the_advice_works(tmp_path, damage):
+    start(tmp_path, rounds=4).run()
+    file = tmp_path / "round-records.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    lines[1] = "" if damage == "a round is missing" else lines[1][:50] + "\n"
+    file.write_text("".join(lines))
+    with pytest.raises(fedlada.FedladaError, match=r"rounds 1 to 4 .*delete it, and"):
+        start(tmp_path)
+    file.unlink()
+    with pytest.warns(UserWarning, match="unknown"):
+        start(tmp_path).run()
 
 
 def test_buffers_and_what_batch_norm_keeps_are_resumed(tmp_path):
@@ -154,7 +194,7 @@ def test_of_two_runs_in_one_process_the_newer_has_the_directory(tmp_path):
 
 def test_old_checkpoints_are_pruned(tmp_path):
     start(Checkpoints(tmp_path, keep=3)).run()
-    names = sorted(path.name for path in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir() if path.name != "round-records.jsonl")
     stems = [f"round-{number:08}" for number in (6, 7, 8)]
     assert names == ["lock", *(f"{s}.{e}" for s in stems for e in ("json", "safetensors"))]
 

@@ -127,7 +127,7 @@ class Finished:
     """The model with the final parameters; its ``state_dict()`` is that of any torch model."""
     state: ServerState
     history: Sequence[RoundRecord]
-    """The records of all rounds; of a resumed run, those since the last saved round."""
+    """The records of all rounds, also of those before a resume."""
 
 
 def server_app(
@@ -179,16 +179,14 @@ def run_server(
     )
     if server.resumed is not None:
         print(f"resuming after round {server.resumed.round} from {config.checkpoints}", flush=True)
-    history = [] if server.resumed is None else [server.resumed]
     with closing(server):
         if server.state.round < plan.rounds:  # otherwise no node needs to be connected
             for record in _rounds(grid, config, network, server, evaluate):
-                history.append(record)
                 if on_round is not None:
                     on_round(record, server.model)
         else:
             check_applied(plan, server.state, {})
-    return Finished(model=server.model(), state=server.state, history=history)
+    return Finished(model=server.model(), state=server.state, history=server.records)
 
 
 def _rounds(

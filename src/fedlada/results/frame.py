@@ -5,31 +5,41 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..algorithms import ALGORITHMS, Algorithm
+from ..algorithms import ALGORITHMS
 from ..errors import ExperimentError, missing_extra
 from ..server.record import RoundRecord
-from ..simulation import Simulation
+from ..server.saving.checkpoint import Checkpoints
+from .recorded import Recorded
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["frame"]
 
-Run = str | Path | Simulation[Any]
-Runs = Run | Mapping[str, Simulation[Any]] | Iterable[Run | RoundRecord]
+Run = str | Path | Checkpoints | Recorded
+Runs = Run | Mapping[str, Run] | Iterable[Run | RoundRecord]
+
+
+class _Named(NamedTuple):
+    """A run, and what its rows begin with."""
+
+    name: str
+    records: Sequence[RoundRecord]
+    algorithm: str | None = None
+    score: str | None = None
 
 
 def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
     """Return one row per run and round as a polars data frame.
 
-    ``runs`` is a directory of a run or of a sweep, a :class:`Simulation`, a list of either,
-    simulations by name, or a list of records.  With ``rounds``, later rounds are left out.
+    ``runs`` is a directory of a run, of a sweep or of checkpoints, a :class:`Simulation`, a list
+    of these, these by name, or a list of records.  With ``rounds``, later rounds are left out.
 
     The columns are those of a record, with metrics under their own names and those of clients
     under ``client_`` and that name, and ``run``, ``algorithm``, ``score``, ``total_bytes`` and
-    ``total_seconds``.  The runs of directories have more: ``title``, ``variant`` and the keys of
+    ``total_seconds``.  The runs of experiments have more: ``title``, ``variant`` and the keys of
     their files in which they differ.
     """
     try:
@@ -39,39 +49,53 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
         if (error.name or "").startswith("fedlada"):
             raise
         raise missing_extra(error, "fedlada.frame", "fedlada[experiment]") from None
-    several = [runs] if isinstance(runs, str | Path | Simulation) else runs
+    several = [runs] if isinstance(runs, str | Path | Checkpoints | Recorded) else runs
     names = list(map(str, several)) if isinstance(several, Mapping) else None
     inside = several.values() if isinstance(several, Mapping) else several
     every: list[Any] = list(inside) if isinstance(inside, Iterable) else []
+    every = [_checkpoints(run) or run for run in every]
     if every and all(isinstance(run, str | Path) for run in every):
         return of_directories([Path(run) for run in every], rounds=rounds)
-    named: list[tuple[str, Sequence[RoundRecord], Simulation[Any] | None]]
-    if every and all(isinstance(run, Simulation) for run in every):
+    if every and all(isinstance(record, RoundRecord) for record in every):
+        named = [_Named("0", every)]
+    elif every and all(isinstance(run, Checkpoints | Recorded) for run in every):
         labels = names or [str(number) for number in range(len(every))]
-        named = [(name, run.records, run) for name, run in zip(labels, every, strict=True)]
-    elif every and all(isinstance(record, RoundRecord) for record in every):
-        named = [("0", every, None)]
+        named = [_named(name, run) for name, run in zip(labels, every, strict=True)]
     else:
         raise ExperimentError(
             f"runs are {runs!r:.100}; give a directory, a Simulation, several of them as a list or"
             " by name, or a list of records."
         )
     lines = []
-    for name, records, run in named:
-        algorithm = None if run is None else _algorithm_name(run.plan.algorithm)
+    for name, records, algorithm, score in named:
         for record in records:
             columns = numbers(flatten(dataclasses.asdict(record)))
-            score = None if run is None or run.score is None else columns.get(run.score)
-            lines.append({"run": name, "algorithm": algorithm, **columns, "score": score})
+            value = None if score is None else columns.get(score)
+            lines.append({"run": name, "algorithm": algorithm, **columns, "score": value})
     if not lines:
         raise ExperimentError("No round has been run; iterate over the Simulation, or call run().")
     return with_totals(lines, of="run", rounds=rounds)
 
 
-def _algorithm_name(algorithm: Algorithm) -> str:
+def _checkpoints(run: object) -> Checkpoints | None:
+    """Return the checkpoints that a directory holds; None if it holds none."""
+    if not isinstance(run, str | Path) or not Path(run).is_dir():
+        return None
+    checkpoints = Checkpoints(run)
+    return checkpoints if checkpoints.rounds() else None
+
+
+def _named(name: str, run: Checkpoints | Recorded) -> _Named:
+    if isinstance(run, Checkpoints):
+        spec: Any = run.config().get("algorithm")
+        return _Named(name, run.records(), None if spec is None else _algorithm_name(spec))
+    return _Named(name, run.records, _algorithm_name(run.plan.algorithm.spec()), run.score)
+
+
+def _algorithm_name(spec: Mapping[str, Any]) -> str:
     """Return the name of an algorithm, whatever its settings, or of its parts if it has none."""
     shape = {"local", "corrections", "server"}
-    own = {key: value for key, value in algorithm.spec().items() if key in shape}
+    own = {key: value for key, value in spec.items() if key in shape}
     for name, known in ALGORITHMS.items():
         if own == {key: known.spec()[key] for key in own}:
             return name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ..errors import FedladaError, missing_extra, nearest, require
 from ..server.record import RoundRecord
+from .recorded import Recorded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,15 +33,6 @@ _COLOURS = (
 )
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (7, 2, 1.5, 2), (1.5, 1.8))
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
-class Recorded(Protocol):
-    """A run that has its records, such as a :class:`fedlada.Simulation`."""
-
-    @property
-    def records(self) -> Sequence[RoundRecord]: ...
-    @property
-    def score(self) -> str | None: ...
 
 
 Run = Recorded | Sequence[RoundRecord]
@@ -98,7 +90,7 @@ def _records(run: Run, name: str) -> Sequence[RoundRecord]:
     require(
         len(records) > 0 and all(isinstance(record, RoundRecord) for record in records),
         f"there is no record in {f'run {name!r}' if name else 'the run'}: iterate over it, or call"
-        " run(), and plot then; a run that went on from a checkpoint has the new records alone",
+        " run(), and plot then",
     )
     return records
 

@@ -7,11 +7,11 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..protocol.messages import MOST_METRICS
 
-__all__ = ["Clock", "RoundRecord", "names_on_record", "plain_record"]
+__all__ = ["Clock", "RoundRecord", "names_on_record", "plain_record", "record_of"]
 
 NAMES_PER_RUN = 1000
 """Largest number of names of clients' metrics in all records of a run."""
@@ -88,6 +88,22 @@ def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def record_of(plain: Mapping[str, Any]) -> RoundRecord:
+    """Return the record that JSON holds; a null in a table stands for a number that is not finite.
+
+    Fields that this version does not know are left out.
+    """
+    values = {f.name: plain[f.name] for f in dataclasses.fields(RoundRecord) if f.name in plain}
+    values = {name: _numbers(value) for name, value in values.items()}
+    return RoundRecord(**{**values, "cohort": tuple(plain["cohort"])})
+
+
+def _numbers(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: math.nan if each is None else _numbers(each) for key, each in value.items()}
+    return value
 
 
 def names_on_record(known: list[str], reported: Mapping[str, int]) -> list[str]:

@@ -79,11 +79,14 @@ class Server:
             }
         self.resumed: RoundRecord | None = None
         """The record of the last saved round if the run continues from a checkpoint, else None."""
+        self.records: list[RoundRecord] = []
+        """The records of all rounds done, also of those before a resume."""
         require(
             state is None or checkpoints is None,
             "state and checkpoints are both given; give one of them: a checkpoint holds a state",
         )
         self.state = state or self._resume() or self._new()
+        self._saved = len(self.records)
         self.state.vectors |= self.state.vectors.on(home(device_of(model)))
         self.state.variances = variances(self._names["buffers"])
         self._watchers = watch()
@@ -139,13 +142,20 @@ class Server:
         Returns the earliest round to resume from.
         """
         saving, kept = self._checkpoints, state.resumable_from
+        self.records.append(record)
         due = saving is not None and (
             state.round % saving.every == 0 or state.round == self._plan.rounds
         )
         if saving is not None and due:
             kept = saving.save(
-                state, record, config=self._config, names=self._names, threads=self._threads
+                state,
+                record,
+                config=self._config,
+                names=self._names,
+                threads=self._threads,
+                earlier=self.records[self._saved : -1],
             )
+            self._saved = len(self.records)
         for watcher in self._watchers:
             watcher.record(record, saved=due)
         return kept
@@ -178,8 +188,7 @@ class Server:
     def _resume(self) -> ServerState | None:
         if self._checkpoints is None:
             return None
-        self._checkpoints.open()
-        saved = self._checkpoints.latest()
+        saved, self.records = self._checkpoints.resume()
         if saved is None:
             return None
         saved.check(self._config, threads=self._threads)

@@ -112,7 +112,8 @@ class RunDirectory:
 
     def checkpoints(self, *, wait: float = 0.0) -> Checkpoints:
         """Return the checkpoints; opening waits up to ``wait`` seconds for another process."""
-        return Checkpoints(self.path / "checkpoints", wait=wait)
+        place = self.path / "checkpoints"
+        return Checkpoints(place, wait=wait, records=self.records_file)
 
     def prepare(self, config: Experiment) -> None:
         """Write the configuration; the directory must be new or hold the same run."""

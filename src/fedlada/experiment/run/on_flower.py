@@ -18,13 +18,12 @@ import tomli_w
 
 from ...errors import ExperimentError
 from ...protocol.federated import clients_keep
-from ...server.record import RoundRecord
+from ...server.record import RoundRecord, record_of
 from ...server.saving.lock import DirectoryLock
 from ..config.experiment import Experiment
 from ..config.reading import dump
 from .directory import RunDirectory
 from .problem import participants
-from .tracking import JsonLines, parsed
 
 __all__ = ["FLOWER", "watched_rounds"]
 
@@ -65,10 +64,8 @@ def watched_rounds(config: Experiment, directory: RunDirectory) -> Iterator[Roun
 def _cut(directory: RunDirectory) -> int:
     """Cut the records to the rounds of the newest checkpoint and return their size in bytes."""
     saved = directory.checkpoints(wait=ENDING)
-    saved.open()
     try:
-        newest = saved.latest()
-        JsonLines(directory.records_file, newest.record if newest else None).close()
+        saved.resume()
     finally:
         saved.close()
     return directory.records_file.stat().st_size
@@ -124,6 +121,6 @@ def _follow(path: Path, done: int, going: Callable[[], bool]) -> Iterator[RoundR
             file.seek(done)
             whole = b"".join(line for line in file if line.endswith(b"\n"))
         done += len(whole)
-        yield from map(parsed, whole.splitlines())
+        yield from (record_of(json.loads(line)) for line in whole.splitlines())
         if not last:
             time.sleep(POLL)

@@ -4,8 +4,9 @@ A checkpoint is two files.  Each is written under a temporary name and renamed w
 and on the disk: first the vectors as ``round-00000012.safetensors``, then the manifest
 ``round-00000012.json`` with the hash of the vectors file, its own hash and all other values.  A
 vectors file without a manifest is ignored.  What is kept about each client is in a file that grows
-(:mod:`.ledger`), and the manifest has its length and hash.  A checkpoint whose hashes do not match
-is skipped with a warning, and the one before it is used.
+(:mod:`.ledger`), and the manifest has its length and hash.  The records of all rounds are in a file
+of lines (:mod:`.history`).  A checkpoint whose hashes do not match is skipped with a warning, and
+the one before it is used.
 
 A version of this package resumes checkpoints of its own minor version and of the one before it.
 """
@@ -18,7 +19,7 @@ import json
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,9 +33,10 @@ from ...algorithms import Vector, Vectors
 from ...atomic import write
 from ...errors import FedladaError, missing_extra, require
 from ...protocol.federated import kind_of
-from ..record import RoundRecord
+from ..record import RoundRecord, record_of
 from ..state import ServerState
 from .fingerprint import Plain, differences, fingerprint
+from .history import History
 from .ledger import LEDGER, NEVER, Ledger
 from .lock import DirectoryInUse, DirectoryLock
 
@@ -52,6 +54,8 @@ __all__ = [
 FORMAT = 4
 """The format of the manifest: it grows by one with every change that older versions cannot read."""
 MANIFEST = re.compile(r"round-(\d{8,})\.json")
+RECORDS = "round-records.jsonl"
+"""The name of the file with the records of all rounds."""
 FILE = re.compile(r"round-\d{8,}\.(safetensors|json\.part|safetensors\.part)")
 """Names of files of checkpoints and of their unfinished writes; other files are not touched."""
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -125,11 +129,19 @@ class Checkpoints:
     """A directory of checkpoints of one run."""
 
     def __init__(
-        self, directory: str | Path, *, every: int = 1, keep: int = 2, wait: float = 0.0
+        self,
+        directory: str | Path,
+        *,
+        every: int = 1,
+        keep: int = 2,
+        wait: float = 0.0,
+        records: str | Path | None = None,
     ) -> None:
         """Save after every ``every`` rounds and keep the last ``keep`` checkpoints.
 
-        Wait up to ``wait`` seconds for another process that still holds the directory.
+        Wait up to ``wait`` seconds for another process that still holds the directory.  The
+        ``records`` of all rounds are in a file of the directory, or in this one, which then must
+        have all rounds when the run resumes.
         """
         require(every >= 1, f"every is {every}; it must be at least 1")
         require(keep >= 1, f"keep is {keep}; it must be at least 1")
@@ -137,11 +149,25 @@ class Checkpoints:
         self.every, self.keep = every, keep
         self._lock = DirectoryLock(self.directory, wait=wait)
         self._ledger = Ledger(self.directory)
+        file = self.directory / RECORDS if records is None else Path(records)
+        self._history = History(file, complete=records is not None)
 
     @property
     def clients(self) -> Path:
         """The directory where the clients of an in-process run keep their vectors."""
         return self.directory / "clients"
+
+    def records(self) -> list[RoundRecord]:
+        """Return the records of the rounds that were saved, in order."""
+        return self._history.read()
+
+    def config(self) -> Mapping[str, Plain]:
+        """Return the configuration of the run, as its newest checkpoint has it, or nothing."""
+        rounds = self.rounds()
+        if not rounds:
+            return {}
+        config: Mapping[str, Plain] = _unsealed(self._paths(rounds[-1])[1].read_bytes())["config"]
+        return config
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a checkpoint, in increasing order."""
@@ -172,8 +198,12 @@ class Checkpoints:
         config: Mapping[str, Plain],
         names: Names,
         threads: int | None = None,
+        earlier: Sequence[RoundRecord] = (),
     ) -> int:
-        """Write a checkpoint, delete old ones and return the earliest round that is left."""
+        """Write a checkpoint, delete old ones and return the earliest round that is left.
+
+        ``earlier`` has the records of the rounds between the last checkpoint and this one.
+        """
         if not self._lock.taken:
             raise CheckpointError(
                 f"this run no longer holds {self.directory}: it was closed, or another run of this"
@@ -183,6 +213,7 @@ class Checkpoints:
         vectors, text = self._paths(state.round)
         try:
             self._ledger.append(state)
+            self._history.append([*earlier, record])
             manifest = {
                 "format": FORMAT,
                 "round": state.round,
@@ -220,6 +251,15 @@ class Checkpoints:
             f"the checkpoint of round {round} could not be written to {self.directory}"
             f" ({error.strerror}).{kept} Free disk space and run the same command again"
         )
+
+    def resume(self) -> tuple[Checkpoint | None, list[RoundRecord]]:
+        """Lock the directory and return its newest checkpoint and the records up to there.
+
+        The records of later rounds, which run again, are deleted.
+        """
+        self.open()
+        saved = self.latest()
+        return saved, self._history.resume(None if saved is None else saved.record)
 
     def latest(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints."""
@@ -278,10 +318,9 @@ class Checkpoints:
             time=manifest.get("time"),
             resumable_from=oldest,
         )
-        record = manifest["record"]
         checkpoint = Checkpoint(
             state=state,
-            record=RoundRecord(**{**record, "cohort": tuple(record["cohort"])}),
+            record=record_of(manifest["record"]),
             config=manifest["config"],
             versions=manifest["versions"],
             names=names,
