@@ -15,7 +15,7 @@ from fedlada.data import Clients, load, partition
 from fedlada.privacy import PrivateTraining
 
 GOAL = 3.0
-RATES = {"fedavg": 0.5, "fedcm": 0.5, "fedlada": 0.01, "scaffold": 0.5}
+RATES = {"fedavg": 0.5, "fedcm": 0.5, "fedlada": 0.02, "scaffold": 0.5}
 ROUNDS, STEPS, BATCH, NOISE, DELTA = 20, 10, 250, 0.8, 1e-5
 
 
