@@ -15,6 +15,7 @@ from fedlada.engines import InProcess, MemoryStore, ServerState, federate
 KINDS = (
     "fedavg",  # nothing but x and delta
     "fedcm",  # sent down
+    "fedlion",  # a momentum that all clients share
     "fedlada",  # a second moment that is sent up and never falls
     "localadam",  # one that may fall
     "scaffold",  # kept by clients, and summed up by the server

@@ -410,6 +410,7 @@ def declared(chosen: Algorithm) -> set[str]:
     passes_on = (Part.probe, Correction.probe)
     flags = {
         "unit delta": chosen.unit_delta,
+        "direction": bool(chosen.directions),
         "probe": any(type(part).probe not in passes_on for part in chosen.part.chain()),
     }
     return kinds | {name for name, declares in flags.items() if declares}

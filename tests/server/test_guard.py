@@ -8,10 +8,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import fedlada
-from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.devices import BLOCK
+from fedlada.protocol.messages import Task
 from fedlada.server import Guard
 from fedlada.server.guard import Accounts
+from fedlada.server.guard.admission import Origins
 from fedlada.server.guard.moments import SecondMoment
 
 sizes = st.lists(st.floats(1e-6, 1e6), min_size=5, max_size=15)
@@ -81,6 +83,35 @@ def test_levels_follow_the_last_replies_and_counts_a_longer_time(cohort):
     limits = guard.limits(history)
     assert limits["q"].high < 10
     assert limits["steps"].high > 100
+
+
+@given(sizes)
+def test_what_sets_directions_is_limited_to_slack_medians_however_clients_differ(values):
+    guard, seen = Guard(), {"m": values, "m[0]": values, "c": values}
+    history = guard.remember({}, seen)
+    limits = guard.limits(history, directions=["m"])
+    for name in ("m", "m[0]"):
+        most = guard.slack ** (1 + 4 / len(values)) * history[name][0][0]
+        assert math.isclose(limits[name].high, most, rel_tol=1e-9)
+        assert limits[name].high <= limits["c"].high * (1 + 1e-9)
+        assert limits[name].most == limits["c"].most
+
+
+@pytest.mark.parametrize("name", ["sharedmuon", "fedmuon", "fedlion", "fedlalr"])
+def test_a_shared_momentum_is_measured_from_that_of_a_client_without_gradients(name):
+    """And what is too far from there is brought nearer to there, tensor by tensor."""
+    chosen = fedlada.algorithm(name)
+    sent, news = vectors(1), vectors(2)
+    down = Vectors({name: vectors(3, low=1.0) for name in chosen.down} | {"m_mean": sent})
+    task = Task(round=1, seed=0, lr=0.01, vectors=down)
+    origins, r = Origins(chosen, task, None), Round(steps=7, lr_sum=0.07)
+    known = chosen.part.known(down, r).m
+    m = known + news
+    assert math.isclose(origins.distance("m", m, r), news.norm(), rel_tol=1e-4)
+    parts = [0.5, 1.0, 0.0]
+    cut = origins.shortened("m", m, 1.0, r, parts)
+    for t, u, v, part in zip(cut, known, news, parts, strict=True):
+        torch.testing.assert_close(t, u + part * v)
 
 
 def test_where_all_are_zero_everything_else_is_limited():

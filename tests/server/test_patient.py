@@ -14,7 +14,7 @@ from torch import nn
 
 from digits import digits, perceptron, unequal
 from fedlada import Evaluation, LocalTraining, algorithm, simulate
-from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.data import ClientData
 from fedlada.engines import InProcess
 from fedlada.protocol.messages import Failure, Reply, Task
@@ -244,6 +244,23 @@ def test_who_claims_many_steps_does_not_lengthen_the_step_of_all():
 
     settings = {"lr": 0.05, "rounds": 20, "train": train}
     left_out, lied_to = (run("fednova", data, told, **settings) for told in (None, lie))
+    assert accuracy(lied_to) > accuracy(left_out) - 0.05
+
+
+def test_one_client_does_not_turn_the_momentum_that_all_share():
+    """Lion uses the sign of it alone; the liar sends the opposite, five times as long."""
+    data = unequal(10, decades=0.0, concentration=0.5)
+
+    def lie(task, reply, honest):
+        known = (
+            algorithm("fedlion").part.known(task.vectors, Round(steps=reply.steps, lr_sum=1.0)).m
+        )
+        news = mean(r.vectors.m for r in honest) - known
+        far = 5 * statistics.median(r.vectors.m.distance(known) for r in honest)
+        return vectors(reply, m=known.add(news, alpha=-far / news.norm()))
+
+    settings = {"lr": 0.003, "rounds": 20, "train": LocalTraining(steps=10, batch_size=20)}
+    left_out, lied_to = (run("fedlion", data, told, **settings) for told in (None, lie))
     assert accuracy(lied_to) > accuracy(left_out) - 0.05
 
 

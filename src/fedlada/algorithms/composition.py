@@ -95,6 +95,11 @@ class Algorithm:
         return tuple(total for part in self.part.chain() for total in part.sums)
 
     @property
+    def directions(self) -> Names:
+        """Names of the ``up`` vectors whose mean sets the direction of everybody's next steps."""
+        return self._names("directions")
+
+    @property
     def traffic(self) -> Traffic:
         """Number of vectors sent down, sent up and kept by the client.
 

@@ -88,6 +88,9 @@ class Part:
     """The ``up`` vectors that are second moments; a guard measures their rise, not their norm."""
     sums: ClassVar[tuple[Sum, ...]] = ()
     """The ``up`` vectors that the server adds up; a guard limits each client's total."""
+    directions: ClassVar[Names] = ()
+    """The ``up`` vectors whose mean sets the direction of everybody's next steps, such as a shared
+    momentum; a guard limits each of their tensors, since few long ones would turn all clients."""
     unit_delta: ClassVar[bool] = False
     """Whether ``end`` divides delta by lr_sum, so that it grows no longer with it."""
 

@@ -31,6 +31,7 @@ class SharedAMSGrad(AMSGrad):
     name = "amsgrad-shared"
     down = ("v", "m_mean")
     up = ("v_hat", "m")
+    directions = ("m",)
 
     def start(self, server: Vectors) -> None:
         super().start(server)

@@ -35,6 +35,7 @@ class Lion(LocalRule):
     name = "lion"
     down = ("m_mean",)
     up = ("m",)
+    directions = ("m",)
 
     lr: float = 1e-3
     weight_decay: float = 0.0

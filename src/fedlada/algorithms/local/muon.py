@@ -91,6 +91,7 @@ class SharedMuon(Muon):
     name = "muon"
     down = ("m_mean",)
     up = ("m",)
+    directions = ("m",)
 
     def begin(self, client: Vectors) -> None:
         client.m = client.m_mean.clone()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -85,8 +86,13 @@ class Admission:
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
         self._origins = Origins(algorithm, task, base)
-        clipped = task.vectors.x if guard.clip is not None else ()
-        self._tensors = [f"{DELTA}[{i}]" for i, _ in enumerate(clipped)]
+        self._directions = algorithm.directions
+        by_tensor = (*((DELTA,) if guard.clip is not None else ()), *self._directions)
+        self._tensors = {
+            name: [f"{name}[{i}]" for i in range(len(self._contract.like[name]))]
+            for name in by_tensor
+        }
+        """For each vector that is limited by tensor, the names of its tensors' quantities."""
         self._moments = {
             moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
             for moment in algorithm.moments
@@ -98,7 +104,9 @@ class Admission:
 
     def _limits(self, history: History) -> dict[str, Limit]:
         rising = {name: moment.rising for name, moment in self._moments.items()}
-        return self._guard.limits(history, moments=rising, updates=self._updates)
+        return self._guard.limits(
+            history, moments=rising, directions=self._directions, updates=self._updates
+        )
 
     def _smallest(self, task: Task) -> dict[str, float]:
         """Return, for each quantity, the size of its rounding errors, which is never limited."""
@@ -116,14 +124,15 @@ class Admission:
         if self._weighting == "examples":
             sizes["examples"] = reply.examples
         low, rises = [], {}
+        r = self._own_round(reply)
         for name, vector in reply.vectors.items():
             if name in self._moments:
                 sizes[name], rises[name], is_low = self._moments[name].rise(vector)
-            elif name == DELTA and self._guard.clip is not None:
-                sizes |= self._by_tensor(vector, self._own_lr_sum(reply))
+            elif name in self._tensors:
+                sizes |= self._by_tensor(name, vector, r)
                 is_low = False
             else:
-                sizes[name] = self._origins.distance(name, vector, self._own_lr_sum(reply))
+                sizes[name] = self._origins.distance(name, vector, r)
                 is_low = name == BUFFERS and self._negative(vector)
             low += [name] if is_low else []
         # Any NaN or infinity in a vector makes its size not finite, so no other check is needed.
@@ -138,18 +147,23 @@ class Admission:
             sizes[self._accounts.name] = total
         return Measured(reply, sizes, tuple(low), rises)
 
-    def _by_tensor(self, delta: Vector, lr_sum: float) -> dict[str, float]:
-        """Return the distance of a delta and of each of its tensors."""
-        distances = self._origins.by_tensor(delta, lr_sum)
-        named = zip(self._tensors, distances, strict=True)
-        return {DELTA: math.hypot(*distances), **dict(named)}
+    def _by_tensor(self, name: str, vector: Vector, r: Round) -> dict[str, float]:
+        """Return the distance of a vector and of each of its tensors."""
+        distances = self._origins.by_tensor(name, vector, r)
+        named = zip(self._tensors[name], distances, strict=True)
+        return {name: math.hypot(*distances), **dict(named)}
 
     @property
     def quantities(self) -> frozenset[str]:
         """The names of the quantities that are measured in each reply."""
         counts = ["steps", "lr_sum", *(["examples"] if self._weighting == "examples" else [])]
         account = [] if self._accounts.up is None else [self._accounts.name]
-        return frozenset((*counts, *self._contract.like, *self._tensors, *account))
+        return frozenset((*counts, *self._contract.like, *self._all_tensors, *account))
+
+    @property
+    def _all_tensors(self) -> frozenset[str]:
+        """The names of the quantities that are single tensors of a vector."""
+        return frozenset(name for names in self._tensors.values() for name in names)
 
     @property
     def moments(self) -> frozenset[str]:
@@ -171,15 +185,15 @@ class Admission:
     def admit(self, measured: Measured) -> Admitted | Rejection:
         """Bring quantities within their limits; reject a reply that is far beyond one."""
         reply, sizes, low, rises = measured
-        longer, lr_sum = self._longer(reply), self._own_lr_sum(reply)
+        longer, r = self._longer(reply), self._own_round(reply)
         absurd = [name for name, size in sizes.items() if self._absurd(name, size, longer)]
         if absurd:
             return _rejection(reply, f"{absurd[0]} beyond its limit")
         left = {name: self._left(name, size, longer) for name, size in sizes.items()}
-        tensors = [left[name] for name in self._tensors]
-        if tensors:  # tensors are limited first, so the whole delta is measured after that
-            kept = math.hypot(*(left[name] * sizes[name] for name in self._tensors))
-            left[DELTA] = self._left(DELTA, kept, longer)
+        for name, tensors in self._tensors.items():
+            # Tensors are limited first, so the whole vector is measured after that.
+            kept = math.hypot(*(left[tensor] * sizes[tensor] for tensor in tensors))
+            left[name] = self._left(name, kept, longer)
         notes = {name.partition("[")[0] for name, part in left.items() if part != 1}
         vectors = Vectors(reply.vectors)
         for name, vector in reply.vectors.items():
@@ -187,12 +201,12 @@ class Admission:
                 factors = self._factors(name, left[name], rises[name], longer)
                 vectors[name] = self._moment(name, vector, factors, notes, low=name in low)
             else:
-                parts = tensors if name == DELTA else ()
-                vectors[name] = self._origins.shortened(name, vector, left[name], lr_sum, parts)
+                parts = [left[tensor] for tensor in self._tensors.get(name, ())]
+                vectors[name] = self._origins.shortened(name, vector, left[name], r, parts)
         if BUFFERS in low:
             vectors.buffers = self._raised(vectors.buffers)
             notes.add("buffers too low")
-        vectors.delta = self._origins.completed(vectors.delta, lr_sum)
+        vectors.delta = self._origins.completed(vectors.delta, r.lr_sum)
         account = self._settle(reply.client, vectors, notes)
         # The square must be finite, too: the spread of a metric is computed from squares.
         metrics = {n: value for n, value in reply.metrics.items() if math.isfinite(value * value)}
@@ -216,20 +230,24 @@ class Admission:
         """Return the name of a vector that cannot be the mean of admitted replies, if there is one.
 
         A mean is at most as far from its origin as the farthest of its terms; the same holds for
-        the mean square of norms.  A mean of n second moments rises at most by the root of n times
-        the largest rise.
+        the mean square of norms.  Where the origin depends on a client's steps, the mean may be
+        farther by the distance between the origins for few and for many steps.  A mean of n second
+        moments rises at most by the root of n times the largest rise.
         """
         count, middle = (self.limits or {}).get("lr_sum"), self._median_lr_sum
         longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
         within, most_lr_sum = (lr_sum, lr_sum) if not count else (count.within(lr_sum), count.high)
+        steps = (self.limits or {}).get("steps", Limit(1, 1, 1, 1))
+        fewest, most_steps = (Round(steps=k, lr_sum=within) for k in (steps.low, steps.high))
         for name, limit in (self.limits or {}).items():
             if name in self._moments:
                 size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
             elif name in mean:
-                size = self._origins.distance(name, mean[name], within, complete=True)
+                size = self._origins.distance(name, mean[name], fewest, complete=True)
             else:
                 continue
             most = max(limit.high * longest, self._never_below.get(name, 0.0)) * (1 + ROUNDING)
+            most += self._origins.between(name, fewest, most_steps)
             far = name == DELTA and self._origins.too_long(delta_square, most, most_lr_sum)
             if far or not size <= most:
                 return name
@@ -266,6 +284,12 @@ class Admission:
         limit = (self.limits or {}).get("lr_sum")
         return reply.lr_sum if limit is None else limit.within(reply.lr_sum)
 
+    def _own_round(self, reply: Reply) -> Round:
+        """Return the claimed counts within their limits."""
+        steps = (self.limits or {}).get("steps")
+        within = reply.steps if steps is None else steps.within(reply.steps)
+        return Round(steps=within, lr_sum=self._own_lr_sum(reply))
+
     def _longer(self, reply: Reply) -> float:
         """Return the client's lr_sum divided by the median, at least 1: its limits grow by this."""
         median = self._median_lr_sum
@@ -284,7 +308,7 @@ class Admission:
 
     def _absurd(self, name: str, size: float, longer: float) -> bool:
         limit = (self.limits or {}).get(name)
-        if limit is None or name == self._accounts.name or name in self._tensors:
+        if limit is None or name == self._accounts.name or name in self._all_tensors:
             return False
         most = limit.most * (longer if self._grows(name) else 1.0)
         most = max(most, self._never_below.get(name, 0.0) * self._guard.beyond)
@@ -428,8 +452,8 @@ class Accounts:
 class Origins:
     """Measures vectors from what a client with zero gradients would send.
 
-    That is the zero-gradient delta for a delta, the sent buffers for averaged buffers, and zero for
-    all others.
+    That is what :meth:`Part.known` says, the sent buffers for averaged buffers, and zero for all
+    others.
     """
 
     def __init__(self, algorithm: Algorithm, task: Task, base: Vector | None) -> None:
@@ -438,29 +462,36 @@ class Origins:
         self._zero_gradient = base
         if base is None:
             self._zero_gradient = algorithm.part.known(task.vectors, UNIT).get(DELTA)
-        self._buffers = task.vectors.get(BUFFERS)
+        self._buffers = task.vectors.get(BUFFERS)  # empty if the model has none
+        measured_by_rise = {moment.up for moment in algorithm.moments}
+        self._others = [n for n in algorithm.up if n != DELTA and n not in measured_by_rise]
+        self._known = partial(algorithm.part.known, task.vectors)
+        self._last: tuple[Round | None, Vectors] = None, Vectors()
 
-    def distance(
-        self, name: str, vector: Vector, lr_sum: float, *, complete: bool = False
-    ) -> float:
-        """Return how far a vector is from its origin.
+    def distance(self, name: str, vector: Vector, r: Round, *, complete: bool = False) -> float:
+        """Return how far a vector is from its origin for a client with these counts.
 
         Pass ``complete=True`` if the base has already been added to this delta.
         """
-        if name == DELTA and self._zero_gradient is not None and (complete or self._base is None):
-            return vector.distance(self._zero_gradient, alpha=self._span(lr_sum))
-        if name == BUFFERS and self._buffers is not None and len(self._buffers):
-            return vector.distance(self._buffers)
-        return vector.norm()
+        origin = self._origin(name, r, complete=complete)
+        return vector.norm() if origin is None else vector.distance(origin[0], alpha=origin[1])
 
-    def by_tensor(self, delta: Vector, lr_sum: float) -> list[float]:
-        """Return how far each tensor of a delta is from its origin."""
-        if self._zero_gradient is not None and self._base is None:
-            return delta.distances(self._zero_gradient, alpha=self._span(lr_sum))
-        return [Vector([t]).norm() for t in delta]
+    def by_tensor(self, name: str, vector: Vector, r: Round) -> list[float]:
+        """Return how far each tensor of a vector is from its origin."""
+        origin = self._origin(name, r)
+        if origin is not None:
+            return vector.distances(origin[0], alpha=origin[1])
+        return [Vector([t]).norm() for t in vector]
+
+    def between(self, name: str, one: Round, other: Round) -> float:
+        """Return the distance of the origins for two clients, but for those of deltas."""
+        if name not in self._others:
+            return 0.0
+        start = self._origin(name, one)
+        return 0.0 if start is None else self.distance(name, start[0], other)
 
     def shortened(
-        self, name: str, vector: Vector, left: float, lr_sum: float, tensors: Sequence[float] = ()
+        self, name: str, vector: Vector, left: float, r: Round, tensors: Sequence[float] = ()
     ) -> Vector:
         """Return the vector with its distance multiplied by ``left``; 1 changes no bit.
 
@@ -469,14 +500,28 @@ class Origins:
         factors = [left * factor for factor in tensors] or [left] * len(vector)
         if all(factor == 1 for factor in factors):
             return vector
-        if name == DELTA and self._zero_gradient is not None and self._base is None:
-            origin = self._zero_gradient * self._span(lr_sum)
-        elif name == BUFFERS and self._buffers is not None:
-            origin = self._buffers
-        else:
+        origin = self._origin(name, r)
+        if origin is None:
             return Vector(t * factor for t, factor in zip(vector, factors, strict=True))
-        parts = zip(vector, origin, factors, strict=True)
+        parts = zip(vector, origin[0] * origin[1], factors, strict=True)
         return Vector(((t - b) * factor).add_(b) for t, b, factor in parts)
+
+    def _origin(
+        self, name: str, r: Round, *, complete: bool = False
+    ) -> tuple[Vector, float] | None:
+        """Return a vector and a factor whose product is the origin; None if that is zero."""
+        if name == DELTA:
+            if self._zero_gradient is None or not (complete or self._base is None):
+                return None
+            return self._zero_gradient, self._span(r.lr_sum)
+        if name == BUFFERS:
+            return (self._buffers, 1.0) if self._buffers else None
+        if name not in self._others:
+            return None
+        if self._last[0] != r:  # only the last one is held: each is as large as the model
+            self._last = r, self._known(r)
+        known = self._last[1].get(name)
+        return None if known is None else (known, 1.0)
 
     def completed(self, delta: Vector, lr_sum: float) -> Vector:
         """Return a delta with the base added."""

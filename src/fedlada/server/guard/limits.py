@@ -31,6 +31,10 @@ What is measured is what an honest client *can* do:
 - A delta is measured from the delta of a client with zero gradients and the same lr_sum
   (``Part.known``).  A client that trained longer may go further: its limit is
   multiplied by its lr_sum over the median, if that is above 1.
+- A vector whose mean sets the direction of everybody's next steps (``Part.directions``: a shared
+  momentum) is measured in the same way, and each of its tensors is limited to ``slack`` medians
+  (to the power above), however much clients differ: few long ones would turn all clients round,
+  where an honest one that is cut loses nothing but its length.
 - A second moment is measured by its relative rise, :math:`\sum|\sqrt{\hat v_i}-\sqrt v| /
   \sum\sqrt v` with the v that was sent; here, too, a client that trained longer may go further.
   It must not fall below v (for AMSGrad; below 0 for Adam), and where it rose too far it is pulled
@@ -61,7 +65,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -151,13 +155,22 @@ class Guard:
         }
 
     def limits(
-        self, history: History, *, moments: Mapping[str, bool] | None = None, updates: int = 0
+        self,
+        history: History,
+        *,
+        moments: Mapping[str, bool] | None = None,
+        directions: Collection[str] = (),
+        updates: int = 0,
     ) -> dict[str, Limit]:
         """Return the limits of each quantity after ``updates`` rounds that changed the model.
 
-        ``moments`` has the names of the second moments, and whether they never fall.
+        ``moments`` has the names of the second moments, and whether they never fall;
+        ``directions`` those of the vectors whose mean sets the direction of everybody's steps.
         """
-        limits = {name: self._limit(name, rounds) for name, rounds in history.items()}
+        limits = {
+            name: self._limit(name, rounds, direction=name.partition("[")[0] in directions)
+            for name, rounds in history.items()
+        }
         for name, rising in (moments or {}).items():
             if name in limits:
                 median, power = self._level(name, history[name])
@@ -173,13 +186,15 @@ class Guard:
         medians, _, counts = zip(*recent, strict=True)
         return statistics.median(medians), 1 + few / sum(counts)
 
-    def _limit(self, name: str, rounds: Sequence[Seen]) -> Limit:
+    def _limit(self, name: str, rounds: Sequence[Seen], *, direction: bool) -> Limit:
         median, power = self._level(name, rounds)
         between = _spread([median for median, *_ in _recent(rounds, self.memory)])
         spread = math.hypot(between, statistics.median(spread for _, spread, _ in rounds))
         factor = max(self.slack, math.exp(min(self.deviations * spread, 300.0)))
         factor = min(factor, self.widest) ** power
-        high = median * (factor if name != DELTA or self.clip is None else self.clip)
+        high = median * (self.slack**power if direction else factor)
+        if self.clip is not None and (name == DELTA or (direction and "[" not in name)):
+            high = median * self.clip
         low = median / factor if name in COUNTS else 0.0
         return Limit(low, high, low / self.beyond, median * factor * self.beyond)
 
