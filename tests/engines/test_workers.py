@@ -270,6 +270,11 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from engines import test_workers
+if os.environ["RANK"] == "0":  # what a stranger would do who knows the names of another run
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch.distributed.TCPStore(*address, is_master=False)
+    for wave in range(12):
+        store.add(f"fedlada/0/taken in wave {wave}", 3)
 for name in sys.argv[3:]:
     for rounds in (2, 4):
         run = test_workers.run(None, algorithm=name, rounds=rounds, checkpoints=sys.argv[2] + name)
@@ -293,6 +298,23 @@ def test_ranks_of_torchrun_end_in_the_bits_of_one_process(tmp_path):
         assert continued.state.round == 4
         assert same_bits(alone.state.vectors, continued.state.vectors)
         continued.close()
+
+
+def test_a_client_that_no_process_takes_ends_the_run_with_a_sentence():
+    """A worker that takes a client and loses it stands for a stranger in the store of ranks."""
+
+    def train(model, data, optimizer):
+        if data is clients[0]:
+            shared._workers._taken.value += 1
+        else:
+            time.sleep(0.2)
+        return local_steps(1)(model, data, optimizer)
+
+    clients = quadratics(4)
+    shared = run(2, train=train, clients=clients, cohort=4)
+    with pytest.raises(FedladaError, match=r"round 1, 1 of 4 clients have no result"):
+        shared.run()
+    assert not multiprocessing.active_children()
 
 
 def test_a_run_that_is_left_in_the_middle_ends_its_workers():
