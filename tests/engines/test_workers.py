@@ -1,13 +1,17 @@
 """Workers that share a cohort end in the bits of one process, and never outlive their run."""
 
 import dataclasses
+import errno
 import gc
 import multiprocessing
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -20,7 +24,7 @@ import fedlada
 from federations import KINDS, Point, Quadratic, local_steps, quadratics, same_bits
 from fedlada import FedladaError, simulate
 from fedlada.client.errors import TrainingError
-from fedlada.engines import DiskStore, MemoryStore
+from fedlada.engines import DiskStore, MemoryStore, workers as engines_workers
 from fedlada.engines.shares import Costs
 from fedlada.engines.workers import SharedTensors, WorkerDied
 from fedlada.protocol.codecs import PRESETS
@@ -270,6 +274,11 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from engines import test_workers
+if os.environ["RANK"] == "0":  # what a stranger would do who knows the names of another run
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch.distributed.TCPStore(*address, is_master=False)
+    for wave in range(12):
+        store.add(f"fedlada/0/taken in wave {wave}", 3)
 for name in sys.argv[3:]:
     for rounds in (2, 4):
         run = test_workers.run(None, algorithm=name, rounds=rounds, checkpoints=sys.argv[2] + name)
@@ -293,6 +302,62 @@ def test_ranks_of_torchrun_end_in_the_bits_of_one_process(tmp_path):
         assert continued.state.round == 4
         assert same_bits(alone.state.vectors, continued.state.vectors)
         continued.close()
+
+
+def test_a_client_that_no_process_takes_ends_the_run_with_a_sentence():
+    """A worker that takes a client and loses it stands for a stranger in the store of ranks."""
+
+    def train(model, data, optimizer):
+        if data is clients[0]:
+            shared._workers._taken.value += 1
+        else:
+            time.sleep(0.2)
+        return local_steps(1)(model, data, optimizer)
+
+    clients = quadratics(4)
+    shared = run(2, train=train, clients=clients, cohort=4)
+    with pytest.raises(FedladaError, match=r"round 1, 1 of 4 clients have no result"):
+        shared.run()
+    assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_is_named_in_the_log_with_its_client_and_the_run_goes_on(
+    monkeypatch, caplog, tmp_path
+):
+    monkeypatch.setattr(engines_workers, "SILENCE", 0.4)
+    clients = quadratics(4)
+
+    def stopped() -> None:
+        (tmp_path / "process").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def wake() -> None:
+        until = time.monotonic() + 30
+        while len(warned := [r for r in caplog.records if "kill -CONT" in r.message]) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        times.extend(record.created for record in warned)
+        os.kill(int((tmp_path / "process").read_text()), signal.SIGCONT)
+
+    times: list[float] = []
+    train = killing(tmp_path / "done", client=clients[2], how=stopped)
+    waking = threading.Thread(target=wake)
+    shared, alone = (
+        run(2, train=train, clients=clients, cohort=4),
+        run(1, clients=clients, cohort=4),
+    )
+    waking.start()
+    shared.run()
+    waking.join()
+    alone.run()
+    assert_equal(alone, shared)
+    process = (tmp_path / "process").read_text()
+    sentence = (
+        rf"worker [12] of 2 \(process {process}\) has been training client 2 for \d+ s in round 2"
+    )
+    warned = [r.message for r in caplog.records if "kill -CONT" in r.message]
+    assert all(re.match(sentence, message) for message in warned)
+    assert times[1] - times[0] > 0.3  # the second comes after twice the time
 
 
 def test_a_run_that_is_left_in_the_middle_ends_its_workers():
@@ -333,6 +398,54 @@ def test_what_workers_cannot_do_is_said_before_the_first_round(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(FedladaError, match=r"not safe on darwin.*torchrun"):
         run(2)
+
+
+def test_workers_in_a_daemonic_process_are_refused_with_a_sentence():
+    def child(queue) -> None:
+        try:
+            run(2).run()
+        except FedladaError as error:
+            queue.put(str(error))
+
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(queue,), daemon=True)
+    process.start()
+    assert "ProcessPoolExecutor" in queue.get()
+    process.join()
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        (resource.RLIMIT_NOFILE, "Too many open files.*ulimit -n"),
+        (resource.RLIMIT_FSIZE, "cannot grow to .*ulimit -f"),
+    ],
+)
+def test_what_the_system_refuses_to_workers_is_said(limit, sentence):
+    clients, model = quadratics(2, dimension=9000), Point(9000)
+    train = local_steps(1)
+    shared = simulate(model, clients, train=train, rounds=1, workers=2, quiet=True)
+    os.close(least := os.open(os.devnull, os.O_RDONLY))  # the first number of a file that is free
+    least, (before, most) = least + 1, resource.getrlimit(limit)
+    resource.setrlimit(limit, (least if limit == resource.RLIMIT_NOFILE else 2**15, most))
+    try:
+        with pytest.raises(FedladaError, match=sentence):
+            shared.run()
+    finally:
+        resource.setrlimit(limit, (before, most))
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_dev_shm_that_is_full_or_read_only_is_said(monkeypatch, code):
+    def refused(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(multiprocessing.context.ForkContext, "Lock", refused)
+    monkeypatch.setattr(multiprocessing.context.ForkContext, "RLock", refused)
+    with pytest.raises(FedladaError, match=rf"{os.strerror(code)}.*make room in /dev/shm"):
+        run(2).run()
 
 
 def test_a_record_s_times_are_those_of_the_round():

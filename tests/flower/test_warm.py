@@ -19,8 +19,8 @@ from fedlada.errors import FedladaError
 from fedlada.flower import ServerConfig, run_server, warm_app
 from fedlada.flower.memory_grid import MemoryGrid
 from fedlada.flower.private_api import packed, set_task
-from fedlada.flower.warm import keeping
-from fedlada.flower.warm.local_socket import receive, send
+from fedlada.flower.warm import keeping, node as warm_node, worker as warm_worker
+from fedlada.flower.warm.local_socket import ConnectionSilent, receive, send
 from fedlada.flower.warm.node import DIRECTORY, NodeWorker, WorkerFailed
 from fedlada.protocol.seeds import seed_of
 
@@ -180,6 +180,47 @@ def test_a_message_whose_worker_is_killed_fails_and_one_that_is_given_up_ends_it
         receive(connection, 1)
         (worker,) = workers(node)
     await_end(worker)
+
+
+def test_a_worker_that_is_stopped_before_it_begins_is_replaced(
+    node: subprocess.Popen, ask: Ask, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask()["pid"]
+    os.kill(first, signal.SIGSTOP)
+    start = NodeWorker._start
+
+    def patient(worker: NodeWorker) -> None:
+        monkeypatch.setattr(warm_node, "BEGIN", 300.0)  # a new worker first imports torch
+        start(worker)
+
+    monkeypatch.setattr(NodeWorker, "_start", patient)
+    monkeypatch.setattr(warm_node, "BEGIN", 0.5)
+    second = ask()
+    assert second["pid"] != first
+    assert second["messages"] == 1
+    os.kill(first, signal.SIGCONT)
+    assert ask()["pid"] == second["pid"]
+    assert context.state["seen"]["count"] == 3
+    node.kill()
+    await_end(first, second["pid"])
+
+
+def test_a_silent_connection_does_not_hold_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_worker, "ARRIVAL", 0.1)
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(ConnectionSilent, match="did not send all in time"):
+        warm_worker.serve(one, warm_worker.Worker("no:app"), None)  # type: ignore[arg-type]
+
+
+def test_a_worker_gets_no_credentials_of_flower(
+    node: subprocess.Popen, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_MODEL_API_KEY", "secret")
+    monkeypatch.setenv("DATA_OF_THIS_NODE", "somewhere")
+    environment = Path(f"/proc/{ask()['pid']}/environ").read_bytes()
+    assert b"DATA_OF_THIS_NODE=somewhere" in environment
+    assert b"FLWR_HOME=" in environment
+    assert b"FLWR_MODEL_API_KEY" not in environment
 
 
 def test_an_empty_part_is_sent_at_once_so_that_who_has_read_it_may_hang_up() -> None:

@@ -4,12 +4,17 @@ Each rank runs the same script.  Rank 0 is the server and collects as well; the 
 until it is done.  Only rank 0 has the state, so nothing has to be kept equal on all of them, and
 tallies go to it alone.  Tensors cross by gloo of ``torch.distributed``, in the memory of the CPUs,
 whatever device each rank trains on.
+
+Ranks trust their network.  The store that ``torchrun`` starts listens on all interfaces and asks
+for no key, and control words are pickles: that is torch's model of trust, and cannot be changed
+here, because the store is there before the script begins.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +90,8 @@ class Ranks:
             )
         elif "gloo" not in dist.get_backend():
             self._group = dist.new_group(backend="gloo")
+        # Anyone who reaches the store can change it, so its keys cannot be known in advance.
+        self._nonce = self._from_rank_0(secrets.token_hex(8))
         self._costs, self._waves = Costs(), 0
         self._midway = self._closed = False
 
@@ -143,7 +150,7 @@ class Ranks:
         self._midway = False
 
     def _share(self, sent: _Sent, tensors: Sequence[Tensor]) -> Share | Failed:
-        key = f"taken in wave {sent.wave}"
+        key = f"taken in wave {sent.wave} of {self._nonce}"
         try:
             order = sent.order.opened(tensors, self._plan.codec)
             return collect_share(
@@ -154,10 +161,14 @@ class Ranks:
 
     def _told(self, sent: _Sent | None) -> _Sent | None:
         """Send control words from rank 0 to all; return them."""
-        words: list[Any] = [sent]
-        dist.broadcast_object_list(words, src=0, group=self._group)
-        found: _Sent | None = words[0]
+        found: _Sent | None = self._from_rank_0(sent)
         return found
+
+    def _from_rank_0(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        words = [value]
+        dist.broadcast_object_list(words, src=0, group=self._group)
+        return words[0]
 
     def _broadcast(self, shapes: Shapes, tensors: list[Tensor] | None) -> list[Tensor]:
         """Send tensors from rank 0 to all; return them."""

@@ -3,12 +3,14 @@
 Workers are forked when the first round begins, so they have the model, the data and the training
 loop without any pickling, and they live as long as the run.  Tensors cross in shared memory,
 control words over pipes.  Which worker trains which client affects no bit of the result.  The
-shared memory belongs to no file system, so a small ``/dev/shm``, as in containers, does not matter,
-and the system takes it back when the last process that has it ends, however it ends.
+shared memory belongs to no file system, so a small ``/dev/shm``, as in containers, does not matter
+(a lock of a few bytes is there), and the system takes it back when the last process that has it
+ends, however it ends.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 import multiprocessing
 import os
@@ -17,12 +19,14 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import ForkContext, ForkProcess
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
 
@@ -45,8 +49,16 @@ from .timed import Timetable
 
 __all__ = ["Failed", "WorkerDied", "Workers", "check_fork"]
 
+log = logging.getLogger("fedlada")
+
 START = 60.0
 """Seconds that a worker has until it says that it is ready."""
+
+SILENCE = 600.0
+"""Seconds on one client after which the log names the worker, and again after twice as many."""
+
+NOBODY = -1
+"""The number of the client that a worker trains while it trains none."""
 
 AGAIN = "a run with checkpoints continues from the last one when the same is run again"
 
@@ -115,18 +127,19 @@ class Workers:
 
     def _start(self) -> None:
         require(self._end.alive, "this run was closed, and its workers ended; start another")
-        context = multiprocessing.get_context("fork")
-        self._taken = context.Value("q", 0)
-        for number in range(1, self._count + 1):
-            (here, there), block = context.Pipe(), SharedTensors()
-            process = context.Process(
-                target=work,
-                args=(self._plan, self._engine, there, self._sent, block, self._taken),
-                name=f"worker {number} of {self._count}",
-            )
-            process.start()
-            there.close()
-            self._members.append(_Member(process, here, block))
+        require(
+            not multiprocessing.current_process().daemon,
+            "this is a daemonic process, such as those of multiprocessing.Pool, and it may start"
+            " no workers; leave workers out, or start it by concurrent.futures.ProcessPoolExecutor",
+        )
+        try:
+            self._fork()
+        except OSError as error:
+            raise FedladaError(
+                f"the system refused what workers need ({error}): processes, a few open files, and"
+                " a lock in /dev/shm. Raise ulimit -u or ulimit -n, make room in /dev/shm, or leave"
+                " workers out"
+            ) from error
         for member in self._members:
             require(
                 member.connection.poll(START),
@@ -135,6 +148,20 @@ class Workers:
                 " out",
             )
             member.receive("before the first round")
+
+    def _fork(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._taken = context.Value("q", 0)
+        for number in range(1, self._count + 1):
+            (here, there), block, desk = context.Pipe(), SharedTensors(), Desk(context)
+            process = context.Process(
+                target=work,
+                args=(self._plan, self._engine, there, self._sent, block, self._taken, desk),
+                name=f"worker {number} of {self._count}",
+            )
+            process.start()
+            there.close()
+            self._members.append(_Member(process, here, block, desk))
 
     def _shares(self, order: Order, places: Sequence[Place], wave: Wave) -> Iterator[Tally]:
         """Yield the tallies of the workers' shares of a wave, in the order in which they come."""
@@ -145,7 +172,10 @@ class Workers:
         for member in busy:
             member.send(job, when)
         while busy:
-            ready = wait([m.connection for m in busy] + [m.process.sentinel for m in self._members])
+            sources = [m.connection for m in busy] + [m.process.sentinel for m in self._members]
+            ready = wait(sources, SILENCE / 10)
+            for member in busy if not ready else ():
+                member.warn_if_silent(when)
             for member in self._members:
                 if member.connection in ready:
                     busy.remove(member)
@@ -159,14 +189,18 @@ class Workers:
 class _Member:
     """A worker as its parent sees it."""
 
-    def __init__(self, process: ForkProcess, connection: Connection, block: SharedTensors) -> None:
-        self.process, self.connection, self._block = process, connection, block
+    def __init__(
+        self, process: ForkProcess, connection: Connection, block: SharedTensors, desk: Desk
+    ) -> None:
+        self.process, self.connection, self._block, self._desk = process, connection, block, desk
+        self._began, self._silence = 0.0, SILENCE
 
     def __str__(self) -> str:
         return f"{self.process.name} (process {self.process.pid})"
 
     def send(self, job: Job, when: str) -> None:
         """Give the worker a job."""
+        self._desk.change(NOBODY)
         try:
             self.connection.send(job)
         except OSError as error:
@@ -186,6 +220,28 @@ class _Member:
                 f" batches; {AGAIN}"
             ) from message.raised()
         raise message.raised()
+
+    def warn_if_silent(self, when: str) -> None:
+        """Log what the worker does if it has done the same for long; rarer every time."""
+        client, began = self._desk.read()
+        if began != self._began:
+            self._began, self._silence = began, SILENCE
+        seconds = time.monotonic() - began
+        if seconds < self._silence:
+            return
+        self._silence *= 2
+        what = "has begun no client" if client == NOBODY else f"has been training client {client}"
+        log.warning(
+            "%s %s for %.0f s %s. The round waits for it. If the process is stopped, kill -CONT %d"
+            " lets it go on; if it hangs, kill %d ends the run, and %s",
+            self,
+            what,
+            seconds,
+            when,
+            self.process.pid,
+            self.process.pid,
+            AGAIN,
+        )
 
     def share(self, done: Done, wave: Wave) -> Share:
         """Return views of the shared memory, or copies if a later wave will overwrite it.
@@ -280,6 +336,22 @@ class Failed:
         return self.error
 
 
+class Desk:
+    """Says, in memory that a worker shares with its parent, which client it trains since when."""
+
+    def __init__(self, context: ForkContext) -> None:
+        self._values = context.RawArray("d", (NOBODY, time.monotonic()))
+
+    def change(self, client: int) -> None:
+        """Say that the worker now trains another client, or nobody."""
+        self._values[:] = [client, time.monotonic()]
+
+    def read(self) -> tuple[int, float]:
+        """Return the client, and the time at which this was said."""
+        client, began = self._values[:]
+        return int(client), began
+
+
 def work(
     plan: Plan,
     engine: Engine,
@@ -287,6 +359,7 @@ def work(
     sent: SharedTensors,
     block: SharedTensors,
     taken: Synchronized[int],
+    desk: Desk,
 ) -> None:
     """Carry out orders until the parent closes the connection; torch uses one thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this process
@@ -294,17 +367,20 @@ def work(
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
 
-    def take() -> int:
+    def take(clients: Sequence[int]) -> int:
+        desk.change(NOBODY)
         with taken.get_lock():
             taken.value += 1
-            return taken.value - 1
+            position = taken.value - 1
+        desk.change(clients[position] if position < len(clients) else NOBODY)
+        return position
 
     connection.send(Done())
     while True:
         job: Job = connection.recv()
         try:
             order = job.order.opened(sent.read(job.places), plan.codec)
-            share = collect_share(order, plan, engine, take)
+            share = collect_share(order, plan, engine, partial(take, order.clients))
             places = iter(block.write(t for ts in share.tensors.values() for t in ts))
             named = {name: [next(places) for _ in ts] for name, ts in share.tensors.items()}
             done: Done | Failed = Done(share.header, named, share.seconds)
@@ -349,7 +425,13 @@ class SharedTensors:
             places.append(Place(start, tuple(t.shape), stride, t.dtype))
             end = places[-1].end
         if end > os.fstat(self._file).st_size:
-            os.ftruncate(self._file, end)
+            try:
+                os.ftruncate(self._file, end)
+            except OSError as error:
+                raise FedladaError(
+                    f"the memory that workers share cannot grow to {end} bytes ({error}); raise"
+                    " ulimit -f, or leave workers out"
+                ) from error
         with torch.no_grad():
             for t, view in zip(tensors, self.read(places), strict=True):
                 view.copy_(t)

@@ -15,6 +15,7 @@ from ...errors import FedladaError, require
 
 __all__ = [
     "ConnectionEnded",
+    "ConnectionSilent",
     "check_peer",
     "connect",
     "given_up",
@@ -31,6 +32,10 @@ _LONGEST = 100
 
 class ConnectionEnded(FedladaError):
     """The other process closed the connection, or ended."""
+
+
+class ConnectionSilent(ConnectionEnded):
+    """The other process neither went on nor closed the connection in time."""
 
 
 def private_directory(path: Path) -> Path:
@@ -88,6 +93,8 @@ def send(connection: socket.socket, *parts: bytes) -> None:
             connection.sendall(_LENGTH.pack(len(part)))
             if part:  # an empty part has arrived already, and the other process may have closed
                 connection.sendall(part)
+    except TimeoutError as error:
+        raise ConnectionSilent("the other process did not read all in time") from error
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ConnectionEnded("the other process ended before it had read all") from error
 
@@ -116,6 +123,8 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
     while done < size:
         try:
             count = connection.recv_into(view[done:])
+        except TimeoutError as error:
+            raise ConnectionSilent("the other process did not send all in time") from error
         except ConnectionResetError:
             count = 0
         if count == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from ...errors import FedladaError
 from ..private_api import current_task, packed, unpacked
 from .local_socket import (
     ConnectionEnded,
+    ConnectionSilent,
     connect,
     listen,
     private_directory,
@@ -34,6 +36,12 @@ __all__ = ["DIRECTORY", "NodeWorker", "WorkerFailed"]
 
 DIRECTORY = "fedlada-warm"
 """The folder in FLWR_HOME with the sockets and the logs of the workers."""
+
+
+log = logging.getLogger("fedlada")
+
+BEGIN = 300.0
+"""Seconds until a worker must have begun with a message; a new one first imports torch."""
 
 
 class WorkerFailed(FedladaError):
@@ -78,18 +86,31 @@ class NodeWorker:
         for _ in range(2):
             with self._connected() as connection:
                 try:
+                    connection.settimeout(BEGIN)
                     send(connection, *parts)
                     receive(connection, 1)  # an empty part: it has begun
+                except ConnectionSilent:
+                    log.warning(
+                        "this node's worker has not taken a message for %.0f s, so another is"
+                        " started; the first may be stopped, or its connection held by another"
+                        " process of this user",
+                        BEGIN,
+                    )
+                    self._socket.unlink(missing_ok=True)  # whoever listens there is not asked again
+                    continue
                 except ConnectionEnded:
                     continue
                 try:
+                    connection.settimeout(None)  # training may take any time
                     return receive(connection, 3)
                 except ConnectionEnded:
                     raise WorkerFailed(
                         f"this node's worker ended while it computed; the end of {self._log} may"
                         " say why, and the next message starts another"
                     ) from None
-        raise WorkerFailed(f"this node's worker ends at its start; {self._log} says why")
+        raise WorkerFailed(
+            f"this node's worker ends, or stands still, at its start; {self._log} may say why"
+        )
 
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
@@ -122,7 +143,7 @@ class NodeWorker:
             # The worker does not get Flower's pipes: Flower waits until they are closed.
             subprocess.Popen(
                 [*command, json.dumps(settings)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=_environment(),
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -137,6 +158,17 @@ class NodeWorker:
             with self._log.open("rb") as log:
                 log.seek(self._shown)
                 sys.stderr.write(log.read().decode(errors="replace"))
+
+
+def _environment() -> dict[str, str]:
+    """Return what the worker gets of this process's environment.
+
+    Flower's own variables may hold credentials, and a worker outlives the process that starts it.
+    The others may be what the app reads, such as the place of its data.
+    """
+    keep = ("FLWR_HOME", "FLWR_PRIVATE_")
+    own = {k: v for k, v in os.environ.items() if not k.startswith("FLWR_") or k.startswith(keep)}
+    return own | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _end(path: Path) -> None:

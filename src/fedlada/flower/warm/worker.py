@@ -28,6 +28,8 @@ from .local_socket import check_peer, given_up, receive, send
 
 __all__ = ["main"]
 
+ARRIVAL = 60.0
+"""Seconds that another process may pause while it sends a message or reads a reply."""
 _LOOK = 0.5  # seconds between two looks whether the SuperNode and the ClientApp's process live
 
 
@@ -91,14 +93,17 @@ class Worker:
 def serve(connection: socket.socket, worker: Worker, watch: Watch) -> bool:
     """Answer a message; return False if the worker was asked to end."""
     check_peer(connection)
+    connection.settimeout(ARRIVAL)
     (task,) = receive(connection, 1)
     if not task:
         return False
     message, context = receive(connection, 2)
     send(connection, b"")
+    connection.settimeout(None)  # training may take any time, and Watch must not wait for data
     watch.await_reply(connection)
     parts = worker.answer(bytes(task), bytes(message), bytes(context))
     watch.await_reply(None)
+    connection.settimeout(ARRIVAL)
     send(connection, *parts)
     return True
 
@@ -115,11 +120,9 @@ def main(settings: dict[str, Any]) -> None:
                 connection, _ = listener.accept()
             except TimeoutError:
                 return
-            with connection:
-                connection.settimeout(None)
-                # A stranger, or a process that ended before it had sent its message.
-                with suppress(FedladaError):
-                    more = serve(connection, worker, watch)
+            # A stranger, or a process that ended or stopped before it had sent its message.
+            with connection, suppress(FedladaError):
+                more = serve(connection, worker, watch)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,7 @@ def _finite(t: Tensor) -> bool:
 
 def _check_counts(tally: Tally, share: Sequence[int]) -> None:
     """Check that every client is counted once: as accepted, held, failed or rejected."""
-    missing = tally.failures.total() + tally.rejected.total()
-    if len(tally.accepted) + len(tally.held) + missing != len(share):
+    if tally.counted != len(share):
         raise MalformedReply("clients that are not accounted for")
     if tally.unreached > tally.failures.total() or tally.local_seconds > LONGEST * len(share):
         raise MalformedReply("impossible counts in a tally")

@@ -108,6 +108,12 @@ class Tally:
         return not (self.accepted or self.held or self.failures or self.rejected or self.usable)
 
     @property
+    def counted(self) -> int:
+        """Number of clients that have a result: accepted, held, failed or rejected."""
+        missing = self.failures.total() + self.rejected.total()
+        return len(self.accepted) + len(self.held) + missing
+
+    @property
     def uncalibrated(self) -> int:
         """Number of usable replies that are still needed to set the limits of the first round."""
         if self.admission.limits is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...errors import FedladaError
 from ...protocol.messages import Failure, Task
 from ..guard import Admission, Limit, NoGuard
 from ..plan import Plan
@@ -80,11 +81,21 @@ def in_waves(
             return Tally(plan.aggregator(), cohort, copy.copy(before))
 
         wave = Wave(clients=clients, limits=before.limits, last=not left, empty=empty)
+        counted = tally.counted
         for share in shares(wave):
             if wave.last and tally.untouched:
                 tally = share  # equal to merging it into the empty tally, without a copy
             else:
                 tally.merge(share)
+        missing = len(clients) - (tally.counted - counted)
+        if missing:
+            raise FedladaError(
+                f"in round {task.round + 1}, {missing} of {len(clients)} clients have no result,"
+                " and no process reports an error: another program has changed the counter by which"
+                " the processes of this run share clients. Start ranks on a network that only they"
+                " can reach; a run with checkpoints continues from the last one when the same is"
+                " run again"
+            )
     return tally
 
 
