@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..algorithms import ALGORITHMS, Algorithm
-from ..errors import ExperimentError, missing_extra
+from ..errors import ExperimentError, missing_extra, require
 from ..server.record import RoundRecord
 from ..simulation import Simulation
 
@@ -21,7 +21,10 @@ Run = str | Path | Simulation[Any]
 Runs = Run | Mapping[str, Simulation[Any]] | Iterable[Run | RoundRecord]
 
 
-def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
+By = Literal["round", "client"]
+
+
+def frame(runs: Runs, *, rounds: int | None = None, by: By = "round") -> pl.DataFrame:
     """Return one row per run and round as a polars data frame.
 
     ``runs`` is a directory of a run or of a sweep, a :class:`Simulation`, a list of either,
@@ -31,10 +34,21 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
     under ``client_`` and that name, and ``run``, ``algorithm``, ``score``, ``total_bytes`` and
     ``total_seconds``.  The runs of directories have more: ``title``, ``variant`` and the keys of
     their files in which they differ.
+
+    With ``by="client"`` there is one row for each client that evaluated the model after a round:
+    its name or number as ``client``, and its metrics under their own names.
     """
+    require(by in get_args(By), f"by is {by!r}; it must be one of {', '.join(get_args(By))}")
     try:
         from ..experiment.config.keys import flatten
-        from ..experiment.results.frames import frame as of_directories, numbers, with_totals
+        from ..experiment.results.frames import (
+            by_client,
+            by_client_in,
+            client_frame,
+            frame as of_directories,
+            numbers,
+            with_totals,
+        )
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fedlada"):
             raise
@@ -44,6 +58,8 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
     inside = several.values() if isinstance(several, Mapping) else several
     every: list[Any] = list(inside) if isinstance(inside, Iterable) else []
     if every and all(isinstance(run, str | Path) for run in every):
+        if by == "client":
+            return by_client_in([Path(run) for run in every], rounds=rounds)
         return of_directories([Path(run) for run in every], rounds=rounds)
     named: list[tuple[str, Sequence[RoundRecord], Simulation[Any] | None]]
     if every and all(isinstance(run, Simulation) for run in every):
@@ -56,13 +72,19 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
             f"runs are {runs!r:.100}; give a directory, a Simulation, several of them as a list or"
             " by name, or a list of records."
         )
-    lines = []
+    lines: list[dict[str, object]] = []
     for name, records, run in named:
         algorithm = None if run is None else _algorithm_name(run.plan.algorithm)
+        about: dict[str, object] = {"run": name, "algorithm": algorithm}
+        if by == "client":
+            lines += by_client(about, map(dataclasses.asdict, records), rounds=rounds)
+            continue
         for record in records:
             columns = numbers(flatten(dataclasses.asdict(record)))
             score = None if run is None or run.score is None else columns.get(run.score)
-            lines.append({"run": name, "algorithm": algorithm, **columns, "score": score})
+            lines.append({**about, **columns, "score": score})
+    if by == "client":
+        return client_frame(lines)
     if not lines:
         raise ExperimentError("No round has been run; iterate over the Simulation, or call run().")
     return with_totals(lines, of="run", rounds=rounds)
