@@ -13,7 +13,7 @@ import pytest
 import torch
 from filelock import FileLock
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import fedlada
 from fedlada import Evaluation, FedladaError, LocalTraining, algorithm, simulate
@@ -81,6 +81,18 @@ def steps(returned) -> Callable:
     return train
 
 
+def alone(model, data, optimizer):
+    own = torch.optim.Adam(model.parameters())
+    nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+    own.step()
+
+
+def twice(model, data, optimizer):
+    nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+    optimizer.step()
+    alone(model, data, optimizer)
+
+
 def on_meta() -> nn.Module:
     with torch.device("meta"):
         return nn.Linear(4, 3)
@@ -88,6 +100,16 @@ def on_meta() -> nn.Module:
 
 class Net(nn.Linear):
     pass
+
+
+class Images(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, row):
+        if row >= len(X):
+            raise IndexError(row)
+        return X[row], int(Y[row])
 
 
 class Stream(IterableDataset):
@@ -103,7 +125,10 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "a dict of inputs and labels": (lambda: run(data={"x": X, "y": Y}), "client 0 (x), round 1"),
     "clients as a generator": (lambda: run(data=(pair for pair in DATA)), "generator"),
     "one set of all clients": (lambda: run(data=(X, Y)), "client 0, round 1"),
-    "one dataset of all clients": (lambda: run(data=TensorDataset(X, Y)), "round 1"),
+    "one dataset of all clients": (lambda: run(data=TensorDataset(X, Y)), "with the label"),
+    "one dataset of images": (lambda: run(data=Images()), "Tensor of shape [4] with the label"),
+    "a list of examples": (lambda: run(data=list(Images())), "Tensor of shape [4] with the label"),
+    "two inputs for each label": (lambda: one(((X, X), Y)), "inputs are 2 tables"),
     "a loader that keeps its own order": (
         lambda: one(DataLoader(TensorDataset(X, Y), generator=torch.Generator())),
         "generator",
@@ -144,6 +169,8 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "a metric is a tensor": (lambda: run(train=steps({"loss": torch.ones(3)})), "'loss'"),
     "an error in the loop": (lambda: run(train=fails), "a mistake of mine"),
     "a loop without a step": (lambda: run(train=lambda *_: None), "no optimizer step"),
+    "an Adam beside the optimizer": (lambda: run(train=twice), "Adam"),
+    "an Adam instead of the optimizer": (lambda: run(train=alone), "Adam"),
     "lr in quotes": (lambda: run(algorithm=algorithm("fedavg", lr="0.1")), "'0.1'"),
     "lr in quotes, in a rule": (lambda: SGD(lr="0.1"), "'0.1'"),
     "lr below 0": (lambda: algorithm("fedavg", lr=-1), "-1"),

@@ -7,6 +7,7 @@ from .engines.client_evaluation import ClientEvaluation
 from .errors import FedladaError
 from .results.frame import frame
 from .results.plot import plot
+from .results.plot_clients import plot_clients
 from .server.plan import Plan
 from .server.record import RoundRecord
 from .server.saving.checkpoint import Checkpoint, CheckpointError, Checkpoints
@@ -34,5 +35,6 @@ __all__ = [
     "export",
     "frame",
     "plot",
+    "plot_clients",
     "simulate",
 ]

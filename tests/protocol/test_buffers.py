@@ -1,5 +1,6 @@
 """Buffers: statistics are averaged or kept, constants are neither sent nor refused."""
 
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -128,3 +129,17 @@ def test_no_client_begins_with_the_statistics_of_another(model):
 def test_the_policies_are_those_of_the_plan():
     with pytest.raises(ValueError, match="buffers is 'mean'"):
         fedlada.simulate(Masked(), CLIENTS, buffers="mean")
+
+
+def test_the_server_says_that_its_evaluation_has_no_buffers_of_clients_and_clients_have():
+    evaluate = fedlada.Evaluation(data=CLIENTS[0])
+    settings = {"rounds": 1, "train": TRAIN, "evaluate": evaluate, "quiet": True}
+    with pytest.warns(UserWarning, match=r"the buffers as they were .* evaluate_clients"):
+        simulate(Masked(norm=True), CLIENTS, buffers="local", **settings).run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(Masked(norm=True), CLIENTS, buffers="average", **settings).run()
+    settings |= {"evaluate": None, "evaluate_clients": CLIENTS}
+    run = simulate(Masked(norm=True), CLIENTS, buffers="local", **settings)
+    (record,) = run.run()
+    assert record.evaluated_by == len(CLIENTS)

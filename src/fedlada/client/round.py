@@ -12,7 +12,8 @@ from typing import Concatenate, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import ParamsT
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 
 from .. import devices
 from ..algorithms import Algorithm, Round, Vector, Vectors
@@ -133,6 +134,27 @@ class LocalRound:
             personal=own.values(),
         )
         return self._optimizer
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse, inside the block, steps of other optimizers on the shared parameters."""
+        shared = set(map(id, self._parameters))
+
+        def check(optimizer: Optimizer, *_: object) -> None:
+            every = (p for group in optimizer.param_groups for p in group["params"])
+            require(
+                optimizer is self._optimizer or not any(id(p) in shared for p in every),
+                f"client {self._client} took a step with an optimizer of its own,"
+                f" {type(optimizer).__name__}, in round {self._task.round + 1}; the algorithm would"
+                " not know of that step: take steps with the optimizer that the loop gets, and"
+                " choose what a step is with algorithm=",
+            )
+
+        hook = register_optimizer_step_pre_hook(check)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def finish(self, *, examples: int, metrics: Mapping[str, float] | None = None) -> Reply:
         """Return the reply; call this after training."""
@@ -262,7 +284,7 @@ def client_session(
         personal=personal,
     )
     session = ClientSession(local, client, task.round + 1)
-    with seeded(task, client):
+    with seeded(task, client), local.alone():
         yield session
     session.reply = local.finish(examples=session.examples, metrics=session.metrics)
     if local.client_state:

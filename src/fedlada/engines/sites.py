@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
+
+from torch.utils.data import Dataset
 
 from ..errors import require
+from ..training.examples import check_single
 
 __all__ = ["ClientDatasets", "check_clients", "client_number", "names_of", "sites"]
 
@@ -53,6 +56,8 @@ def check_clients(data: object) -> None:
         f"data are a {kind} of 0 clients; give the data of one client or more, such as"
         " fedlada.data.split(inputs, labels, clients=10)",
     )
+    if isinstance(data, Dataset):
+        check_single(cast(Sequence[Any], data)[0])
 
 
 def names_of(data: object) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ..algorithms import ALGORITHMS
-from ..errors import ExperimentError, missing_extra
+from ..errors import ExperimentError, missing_extra, require
 from ..server.record import RoundRecord
 from ..server.saving.checkpoint import Checkpoints
 from .recorded import Recorded
@@ -31,7 +31,10 @@ class _Named(NamedTuple):
     score: str | None = None
 
 
-def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
+By = Literal["round", "client"]
+
+
+def frame(runs: Runs, *, rounds: int | None = None, by: By = "round") -> pl.DataFrame:
     """Return one row per run and round as a polars data frame.
 
     ``runs`` is a directory of a run, of a sweep or of checkpoints, a :class:`Simulation`, a list
@@ -41,10 +44,21 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
     under ``client_`` and that name, and ``run``, ``algorithm``, ``score``, ``total_bytes`` and
     ``total_seconds``.  The runs of experiments have more: ``title``, ``variant`` and the keys of
     their files in which they differ.
+
+    With ``by="client"`` there is one row for each client that evaluated the model after a round:
+    its name or number as ``client``, and its metrics under their own names.
     """
+    require(by in get_args(By), f"by is {by!r}; it must be one of {', '.join(get_args(By))}")
     try:
         from ..experiment.config.keys import flatten
-        from ..experiment.results.frames import frame as of_directories, numbers, with_totals
+        from ..experiment.results.frames import (
+            by_client,
+            by_client_in,
+            client_frame,
+            frame as of_directories,
+            numbers,
+            with_totals,
+        )
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fedlada"):
             raise
@@ -55,6 +69,8 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
     every: list[Any] = list(inside) if isinstance(inside, Iterable) else []
     every = [_checkpoints(run) or run for run in every]
     if every and all(isinstance(run, str | Path) for run in every):
+        if by == "client":
+            return by_client_in([Path(run) for run in every], rounds=rounds)
         return of_directories([Path(run) for run in every], rounds=rounds)
     if every and all(isinstance(record, RoundRecord) for record in every):
         named = [_Named("0", every)]
@@ -66,12 +82,18 @@ def frame(runs: Runs, *, rounds: int | None = None) -> pl.DataFrame:
             f"runs are {runs!r:.100}; give a directory, a Simulation, several of them as a list or"
             " by name, or a list of records."
         )
-    lines = []
+    lines: list[dict[str, object]] = []
     for name, records, algorithm, score in named:
+        about: dict[str, object] = {"run": name, "algorithm": algorithm}
+        if by == "client":
+            lines += by_client(about, map(dataclasses.asdict, records), rounds=rounds)
+            continue
         for record in records:
             columns = numbers(flatten(dataclasses.asdict(record)))
             value = None if score is None else columns.get(score)
-            lines.append({"run": name, "algorithm": algorithm, **columns, "score": value})
+            lines.append({**about, **columns, "score": value})
+    if by == "client":
+        return client_frame(lines)
     if not lines:
         raise ExperimentError("No round has been run; iterate over the Simulation, or call run().")
     return with_totals(lines, of="run", rounds=rounds)

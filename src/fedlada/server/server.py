@@ -102,10 +102,13 @@ class Server:
 
     def evaluation(self, evaluate: Evaluate | None) -> Callable[[int], Mapping[str, float]]:
         """Return a function for the server loop that evaluates after the rounds that are due."""
-        if evaluate is not None and self._personal:
+        kept = ["personal parts"] if self._personal else []
+        kept += ["buffers"] if self._buffers and self._plan.buffers == "local" else []
+        if evaluate is not None and kept:
             warnings.warn(
-                "evaluate runs on the server, whose model has the personal parts as they were"
-                " before the first round; evaluate each client's model on the client",
+                f"evaluate runs on the server, whose model has the {' and '.join(kept)} as they"
+                " were before the first round; clients evaluate with their own: evaluate_clients in"
+                " simulate, evaluate-cohort on Flower",
                 stacklevel=2,
             )
 

@@ -19,9 +19,8 @@ from ..devices import device_of, moved
 from ..errors import FedladaError, require
 
 __all__ = [
-    *("ClientData", "Labelled", "Rows", "Source", "as_tensor", "examples_in", "loaded", "read"),
-    "source_for",
-    "source_of",
+    *("ClientData", "Labelled", "Rows", "Source", "as_tensor", "check_single", "examples_in"),
+    *("loaded", "read", "source_for", "source_of"),
 ]
 
 Rows = Tensor | slice
@@ -164,6 +163,8 @@ def source_of(data: object) -> Source:
     if _is_pair(data):
         inputs, labels = cast(Sequence[Any], data)
         return ClientData(inputs, labels)
+    check_single(data)
+    _check_several_inputs(data)
     if isinstance(data, TensorDataset):
         require(
             len(data.tensors) == 2,
@@ -184,6 +185,36 @@ def source_of(data: object) -> Source:
             " fedlada.data.split(inputs, labels, clients=10)"
         )
     return _Items(cast(Sequence[Any], data))
+
+
+def check_single(data: object) -> None:
+    """Raise an error if the data of a client are one example, such as an image and its label."""
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        return
+    label = data[1]
+    if isinstance(label, int | float | str) or getattr(label, "shape", None) == ():
+        raise FedladaError(
+            f"client data are one example, a {_kind(data[0])} with the label {label!r:.50}, and"
+            " each client needs a set of them. If one dataset holds the examples of all clients,"
+            " split it: fedlada.data.split(dataset, clients=10)"
+        )
+
+
+def _check_several_inputs(data: object) -> None:
+    """Raise an error if there are several inputs for each label."""
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        return
+    inputs, labels = data
+    if (
+        isinstance(inputs, tuple | list)
+        and not isinstance(labels, tuple | list)
+        and all(isinstance(part, Tensor) or hasattr(part, "__array__") for part in inputs)
+    ):
+        raise FedladaError(
+            f"inputs are {len(inputs)} tables, and a model here gets one; join them, such as"
+            " torch.cat((x1, x2), 1), and take them apart in the model's forward(), or give train=,"
+            " a loop of your own"
+        )
 
 
 def source_for(model: nn.Module, data: object) -> Source:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -15,8 +16,8 @@ from ..config.keys import flatten
 from ..run.directory import CLIENTS, RunDirectory, runs_in
 
 __all__ = [
-    *("SEEDS", "configurations", "frame", "judged", "measured", "numbers", "summary", "varied"),
-    *("variants", "with_totals"),
+    *("SEEDS", "by_client", "by_client_in", "client_frame", "configurations", "frame", "judged"),
+    *("measured", "numbers", "summary", "varied", "variants", "with_totals"),
 ]
 
 SEEDS = ("federation.seed", "data.seed")
@@ -29,6 +30,9 @@ COSTS = {
     "simulated": "time",
 }
 COUNTED = ("failures", "rejected", "limited")
+
+BY_CLIENT = "evaluation_clients"
+"""The metrics of single clients, which have a frame of their own."""
 
 Flat = dict[str, object]
 
@@ -72,6 +76,35 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
     if not lines:
         raise ExperimentError("No run has finished a round yet; wait, or fedlada resume DIR.")
     return with_totals(lines, of="directory", rounds=rounds)
+
+
+def by_client_in(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataFrame:
+    """Return one row for each client that evaluated the model after a round of a run."""
+    lines: list[Flat] = []
+    for run, config in configurations(directories).items():
+        about: Flat = {"run": run.name, "directory": str(run), "algorithm": config.algorithm_name}
+        lines += by_client(about, RunDirectory(run).records(), rounds=rounds)
+    return client_frame(lines)
+
+
+def by_client(
+    about: Flat, records: Iterable[Mapping[str, Any]], *, rounds: int | None
+) -> Iterator[Flat]:
+    """Yield a line for each client's evaluation in the records, beginning with ``about``."""
+    for record in records:
+        if rounds is None or record["round"] <= rounds:
+            for client, metrics in record.get(BY_CLIENT, {}).items():
+                yield {**about, "round": record["round"], "client": client, **metrics}
+
+
+def client_frame(lines: Sequence[Flat]) -> pl.DataFrame:
+    """Return the lines of clients' evaluations as a frame."""
+    if not lines:
+        raise ExperimentError(
+            "No record has the evaluations of single clients; give simulate evaluate_clients=, or"
+            " an experiment evaluate.cohort."
+        )
+    return pl.DataFrame(lines, infer_schema_length=None)
 
 
 def with_totals(lines: Sequence[Flat], *, of: str, rounds: int | None) -> pl.DataFrame:
@@ -187,7 +220,7 @@ def numbers(flat: Mapping[str, object]) -> Flat:
             columns["asked"] = len(value)
         elif table in COUNTED:
             columns[table] = int(str(columns[table])) + int(str(value))
-        elif not isinstance(value, list):
+        elif table != BY_CLIENT and not isinstance(value, list):
             columns[_column(table, name)] = value
     return columns
 

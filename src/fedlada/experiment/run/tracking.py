@@ -112,7 +112,9 @@ class WeightsAndBiases:
 
 def _scalars(record: RoundRecord) -> dict[str, float]:
     flat = flatten(dataclasses.asdict(record))
-    names = {key: _name(key) for key in flat if key != "round"}
+    # Trackers allow few characters in names, and the name of a site may have any.
+    keys = (key for key in flat if not key.startswith("evaluation_clients."))
+    names = {key: _name(key) for key in keys if key != "round"}
     return {
         name: float(value)
         for key, name in names.items()
