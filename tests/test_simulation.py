@@ -1,10 +1,12 @@
 """Whole federations in one process: digits, buffers, determinism, resume."""
 
 import copy
+import io
 
 import pytest
 import torch
 from torch import nn
+from tqdm import tqdm
 
 import fedlada
 from federations import flat, kept, same_bits
@@ -277,3 +279,30 @@ def test_a_run_says_that_clients_of_unlike_sizes_count_equally(capsys, sizes, se
     ).run()
     sentence = f"count equally although they have {sizes[0]} to {sizes[1]} examples"
     assert (sentence in capsys.readouterr().err) == said
+
+
+def test_the_length_of_a_run_is_the_number_of_rounds_that_are_left(digits):
+    run = fedlada.simulate(net(), digits, rounds=4, train=local(steps=1))
+    assert len(run) == 4
+    next(iter(run))
+    bar = tqdm(run, file=io.StringIO())
+    assert bar.total == 3
+    assert [record.round for record in bar] == [2, 3, 4]
+    assert bar.n == bar.total
+    assert (len(run), bool(run)) == (0, True)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_shows_the_progress_unless_the_run_is_quiet(digits, monkeypatch, quiet):
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    run = fedlada.simulate(net(), digits, rounds=2, train=local(steps=1), quiet=quiet)
+    assert [record.round for record in run.run()] == [1, 2]
+    written = terminal.getvalue()
+    assert ("round 2/2: " in written) is not quiet
+    assert written.endswith("\n") is not quiet
+    assert all(len(line) < 80 for line in written.split("\r")[1:])

@@ -40,6 +40,8 @@ from .server.sampling import Sampler
 from .server.saving.checkpoint import Checkpoints
 from .server.server import Evaluate, Server
 from .server.state import ServerState
+from .server.watch import Callback, Watcher, watchers, watching
+from .server.watch.progress import shown
 from .training.evaluation import Evaluation
 from .training.examples import examples_in
 from .training.local import LocalTraining
@@ -101,9 +103,22 @@ class Simulation(Generic[D]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __len__(self) -> int:
+        """Return the number of rounds that are left, as ``tqdm(run)`` counts them."""
+        return self.plan.rounds - self.state.round
+
+    def __bool__(self) -> bool:
+        return True  # a run that is done is still a run
+
     def run(self) -> list[RoundRecord]:
-        """Run the remaining rounds and return their records."""
-        return list(self._running)
+        """Run the remaining rounds and return their records.
+
+        A terminal shows the progress on one line, unless the run is ``quiet``.
+        """
+        if self._quiet or not sys.stderr.isatty():
+            return list(self._running)
+        done, rounds = self.state.round, self.plan.rounds
+        return list(shown(self._running, sys.stderr, done=done, rounds=rounds))
 
     def plot(self, metric: str | None = None, *, against: Against = "round") -> Figure:
         """Draw a metric by rounds, of the rounds run so far, and return matplotlib's figure.
@@ -182,6 +197,7 @@ def simulate(
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
+    callbacks: Sequence[Callback | Watcher] = (),
     quiet: bool = False,
     **settings: Unpack[OtherSettings],
 ) -> Simulation[D]:
@@ -217,6 +233,9 @@ def simulate(
     the result, such as how the data were split, into ``config``: a directory refuses a run with
     another configuration.
 
+    Each of the ``callbacks`` is called with the record of every round, once it is saved: functions,
+    or the trackers of :mod:`fedlada.results.tracking`.
+
     With ``devices``, clients are slow, far away or absent as :class:`fedlada.engines.Devices` say:
     replies arrive in that order, ``close_after`` and ``deadline`` apply to it, and records have
     the simulated ``time``.
@@ -230,7 +249,7 @@ def simulate(
     ...     print(record.round, record.client_metrics)
     """
     data = sites(data)
-    _check(settings, train=train, evaluate=evaluate)
+    _check(settings, callbacks, train=train, evaluate=evaluate)
     if isinstance(cohort, int) and cohort == 10:
         cohort = min(cohort, len(data))
     if lr is not None:
@@ -253,10 +272,14 @@ def simulate(
     pool = _pool(plan, engine, working, shared, workers, scratch=ends, timetable=timetable)
     timing = {} if timetable is None else {"devices": timetable.devices}
     described = {"clients": len(data), "train": training, **timing, **(config or {})}
-    own = None if isinstance(pool, Ranks) and pool.rank else saving
+    helps = isinstance(pool, Ranks) and pool.rank > 0  # the records are those of rank 0
+    own = None if helps else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
-    server = Server(plan, working, state=state, checkpoints=own, config=described, threads=threads)
-    _share_first_parts(engine, server, pool)
+    watch = list if helps else lambda: [*watchers(), *map(watching, callbacks)]
+    server = Server(
+        plan, working, state=state, checkpoints=own, config=described, threads=threads, watch=watch
+    )
+    _begin_personal(engine, server.state, pool)
     run: Simulation[D] = Simulation(
         *(plan, engine, server, evaluate, pool),
         data=data,
@@ -269,13 +292,16 @@ def simulate(
     return run
 
 
-def _share_first_parts(engine: Engine, server: Server, pool: Workers | Ranks | None) -> None:
-    """Give all clients the personal parts of the run's start, whatever the model is now."""
-    first = server.state.vectors.get(PERSONAL)
-    if first is not None and isinstance(engine, InProcess):
-        engine.newcomer = first
-        if isinstance(pool, Ranks):
-            pool.agree(first)
+def _begin_personal(engine: Engine, state: ServerState, pool: Workers | Ranks | None) -> None:
+    """Give clients the first values of their personal parts, if they have any.
+
+    A resumed run has those of its start, whatever the model is now; ranks have those of one.
+    """
+    if PERSONAL not in state.vectors or not isinstance(engine, InProcess):
+        return
+    engine.newcomer = state.vectors.personal
+    if isinstance(pool, Ranks):
+        pool.agree(engine.newcomer)
 
 
 def _survey(
@@ -427,8 +453,12 @@ def _store(store: Store | None, directory: str | Path | None, shared: str | None
     return store
 
 
-def _check(settings: Mapping[str, object], **called: object) -> None:
+def _check(settings: Mapping[str, object], callbacks: object, **called: object) -> None:
     """Check what can be checked before the first round."""
+    require(
+        isinstance(callbacks, list | tuple),
+        f"callbacks is {callbacks!r:.100}; give a list of functions, such as [print]",
+    )
     for name, function in called.items():
         require(
             function is None or callable(function),

@@ -55,6 +55,45 @@ def test_several_runs_are_one_figure_with_their_names(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_runs_of_several_seeds_are_one_line_with_a_band():
+    seeds = [ran("fedavg", seed=seed) for seed in (0, 1)]
+    seeds.append(ran("fedavg", rounds=2, seed=2).records)
+    figure = fedlada.plot({"fedavg": seeds, "fedcm": ran("fedcm")}, metric="loss")
+    mean, alone = drawn(figure)
+    records = [getattr(run, "records", run) for run in seeds]
+    losses = [
+        [r.client_metrics["loss"] for run in records for r in run if r.round == round]
+        for round in (1, 2, 3)
+    ]
+    assert [round for round, _ in mean] == [1, 2, 3]
+    assert [y for _, y in mean] == pytest.approx([sum(ys) / len(ys) for ys in losses])
+    assert len(alone) == 3
+    (band,) = figure.axes[0].collections  # a single run has none
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    for round, values in enumerate(losses, 1):
+        assert {(round, min(values)), (round, max(values))} <= corners
+    assert (
+        figure.axes[0].get_title(loc="left")
+        == "loss: mean of 1 to 3 runs, and the smallest and the largest"
+    )
+    assert len(drawn(fedlada.plot(seeds[:2], metric="loss"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([], "no run and no record in the run, an empty list"),
+        ({"fedavg": []}, "no run and no record in run 'fedavg', an empty list"),
+        ({"fedavg": [[], []]}, "no record in run 'fedavg'"),
+        ({}, "runs are {}"),
+        (["runs/a"], "a run to plot is 'runs/a'; give a Simulation"),
+    ],
+)
+def test_a_plot_of_nothing_says_what_to_give(runs, said):
+    with pytest.raises(fedlada.FedladaError, match=said):
+        fedlada.plot(runs)
+
+
 def test_without_an_evaluation_the_clients_loss_is_drawn():
     run = ran(evaluate=None)
     assert run.score is None

@@ -124,10 +124,10 @@ def test_a_client_cannot_put_an_accuracy_of_the_server_on_record(tmp_path):
 
 def test_no_column_and_no_tracked_name_of_the_server_can_be_taken_by_a_client():
     from fedlada.experiment.results.frames import numbers
-    from fedlada.experiment.run.tracking import _scalars
+    from fedlada.results.tracking import scalars
 
     (record, *_) = through(told(test_accuracy=9.0, score=9.0), evaluate=lambda _: {"test_loss": 1})
-    for names in (_scalars(record), numbers(flatten(asdict(record)))):
+    for names in (scalars(record), numbers(flatten(asdict(record)))):
         assert {"test_loss", "client_loss", "client_test_accuracy", "client_score"} <= names.keys()
         assert not {"test_accuracy", "score", "loss"} & names.keys()
 

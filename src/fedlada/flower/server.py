@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from ..server.saving.checkpoint import Checkpoints
 from ..server.server import Evaluate, Server
 from ..server.state import ServerState
 from ..server.watch import watchers
+from ..server.watch.progress import Pace, progress
 from .grid import GridEngine
 from .tree.leaves import Leaves
 
@@ -204,7 +204,7 @@ def _rounds(
         clients=config.clients or None,
         partitions=config.num_partitions or None,
     )
-    began, before = time.monotonic(), state.round
+    pace = Pace(state.round)
     plan = dataclasses.replace(plan, cohort=_at_most(plan.cohort))
     survey = None if evaluators is None else Survey(plan, engine, evaluators, name=engine.name)
 
@@ -220,8 +220,8 @@ def _rounds(
             survey=completed,
             collector=Leaves(plan, engine) if config.clients else None,
         ):
-            each = (time.monotonic() - began) / (record.round - before)
-            print(progress(record, plan.rounds, each * (plan.rounds - record.round)), flush=True)
+            left = pace.left(record.round, plan.rounds)
+            print(progress(record, plan.rounds, left), flush=True)
             yield record
     except NothingApplied as error:
         causes = engine.attendance.causes[:MOST_CAUSES]
@@ -241,29 +241,3 @@ class AtMost:
 def _at_most(cohort: Sampler) -> Sampler:
     """Return a sampler that takes all clients if there are fewer than it draws."""
     return AtMost(cohort.size) if isinstance(cohort, FixedSize) else cohort
-
-
-def progress(record: RoundRecord, rounds: int, left: float) -> str:
-    """Return a line: ``round 3/20: 9 of 9 replies, clients' loss 1.2, 8.1 s; about 2 min left``."""
-    parts = [f"{record.accepted} of {len(record.cohort)} replies"]
-    parts += [f"{count} {reason}" for reason, count in record.failures.items()]
-    parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
-    parts += [f"{count} limited ({what})" for what, count in record.limited.items()]
-    parts += [] if record.applied else ["round abandoned"]
-    parts += [f"clients' {name} {value:.4g}" for name, value in record.client_metrics.items()]
-    parts += _told_by_clients(record)
-    parts += [f"{name} {value:.4g}" for name, value in record.metrics.items()]
-    then = f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
-    return f"round {record.round}/{rounds}: {', '.join(parts)}, {record.seconds:.1f} s; {then}"
-
-
-def _told_by_clients(record: RoundRecord) -> list[str]:
-    """Return the clients' evaluation: ``evaluated by 9 (accuracy 0.9, median 0.92)``."""
-    if not record.evaluated_by and not record.evaluation_failures:
-        return []
-    parts = [
-        f"{name} {value:.4g}, median {record.evaluation_median[name]:.4g}"
-        for name, value in record.evaluation.items()
-    ]
-    parts += [f"{count} {reason}" for reason, count in record.evaluation_failures.items()]
-    return [f"evaluated by {record.evaluated_by} ({'; '.join(parts)})"]

@@ -1,1 +1,1 @@
-"""Records of runs as tables and figures."""
+"""Records of runs as tables and figures, and in trackers."""

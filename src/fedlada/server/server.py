@@ -91,7 +91,9 @@ class Server:
         self.state.variances = variances(self._names["buffers"])
         self._watchers = watch()
         for watcher in self._watchers:
-            watcher.begin(self.state.run, round=self.state.round, rounds=plan.rounds)
+            watcher.begin(
+                self.state.run, round=self.state.round, rounds=plan.rounds, resumed=self.resumed
+            )
 
     def model(self) -> nn.Module:
         """Return a copy of the model with the server's current parameters.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import missing_extra
+from ...results.columns import CLIENTS
 from ...results.plot import GRID, INK, MUTED, colour, dashes, marker
 from ..results.scores import capital
-from ..run.directory import CLIENTS
 from .page import Block, Figure, Text
 from .runs import Runs
 

@@ -10,10 +10,11 @@ from typing import Any
 import polars as pl
 
 from ...errors import ExperimentError
+from ...results.columns import column
 from ...training.objective import Objective
 from ..config.experiment import FREE, Experiment
 from ..config.keys import flatten
-from ..run.directory import CLIENTS, RunDirectory, runs_in
+from ..run.directory import RunDirectory, runs_in
 
 __all__ = [
     *("SEEDS", "by_client", "by_client_in", "client_frame", "configurations", "frame", "judged"),
@@ -60,7 +61,7 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
     for _, keys in named.values():
         added |= dict.fromkeys(keys)
     shared = [key for key in varied(list(flat.values())) if not key.startswith("settings.")]
-    columns = dict.fromkeys([*shared, SEEDS[0], "settings.lr", *added])
+    differing = dict.fromkeys([*shared, SEEDS[0], "settings.lr", *added])
     lines = []
     for run, config in configs.items():
         about = {
@@ -70,7 +71,7 @@ def frame(directories: Iterable[Path], *, rounds: int | None = None) -> pl.DataF
             "title": config.title,
             "variant": named[run][0],
             "split": config.evaluate.split,
-            **{key: _cell(flat[run].get(key)) for key in columns},
+            **{key: _cell(flat[run].get(key)) for key in differing},
         }
         lines += [about | record for record in _records(run, config)]
     if not lines:
@@ -165,9 +166,9 @@ def summary(data: pl.DataFrame, targets: Sequence[float] = (), *, last: int = 1)
     sign = pl.when(pl.col("higher")).then(1.0).otherwise(-1.0)
     evaluated, ranked = pl.col("score").drop_nulls(), sign * pl.col("score")
     about = ["run", "title", "variant", "split", "measure", "higher"]
-    about += [column for column in data.columns if "." in column]
+    about += [key for key in data.columns if "." in key]
     return data.group_by("directory", maintain_order=True).agg(
-        *(pl.col(column).first() for column in about),
+        *(pl.col(key).first() for key in about),
         pl.col("round").max().alias("rounds"),
         pl.col("applied", "asked", *COUNTED).sum(),
         (evaluated.last() if last == 1 else evaluated.tail(last).mean()).alias("final"),
@@ -221,17 +222,8 @@ def numbers(flat: Mapping[str, object]) -> Flat:
         elif table in COUNTED:
             columns[table] = int(str(columns[table])) + int(str(value))
         elif table != BY_CLIENT and not isinstance(value, list):
-            columns[_column(table, name)] = value
+            columns[column(table, name)] = value
     return columns
-
-
-def _column(table: str, name: str) -> str:
-    """Return the column of a value; no metric of a client has a column of the server's."""
-    if table == "metrics":
-        return name
-    if table == "client_metrics":
-        return f"{CLIENTS}{name}"
-    return f"{name}_{table}" if name else table
 
 
 def _cell(value: object) -> object:

@@ -34,11 +34,9 @@ from ..config.keys import flatten
 from ..config.reading import dump, experiment, table
 from ..packed import file_text, is_packed, packed_runs
 
-__all__ = ["CLIENTS", "RunDirectory", "provenance", "runs_in"]
+__all__ = ["RunDirectory", "provenance", "runs_in"]
 
 CONFIG, OBJECTIVE = "config.toml", "objective.json"
-CLIENTS = "client_"
-"""What precedes the name of a metric that clients reported, in columns and trackers."""
 TAIL = 2**20
 """The number of bytes at the end of the records that are read to find the last line."""
 

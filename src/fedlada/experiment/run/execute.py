@@ -52,14 +52,8 @@ def rounds(
     engine: Callable[[Problem], Engine] | None = None,
 ) -> Iterator[RoundRecord]:
     """Run the remaining rounds with this process as the server; clients run on the engine."""
-    with (
-        _simulation(config, directory, engine) as simulation,  # locks the directory
-        trackers(config, directory, simulation.resumed) as tracking,
-    ):
-        for record in simulation:
-            for tracker in tracking:
-                tracker.record(record)
-            yield record
+    with _simulation(config, directory, engine) as simulation:  # locks the directory
+        yield from simulation
 
 
 def _simulation(
@@ -83,6 +77,7 @@ def _simulation(
         devices=None if config.devices is None else config.devices.model_dump(),
         workers=config.engine.workers if clients is None else 1,
         config=config.identity(),
+        callbacks=trackers(config, directory.path),
         quiet=True,
         **config.plan().settings(),
     )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ...errors import ExperimentError
+from ...server.watch.progress import Pace
 from ..config.experiment import Experiment
 from .directory import RunDirectory
 from .sweep import Standing, at_a_time, finish
@@ -34,8 +35,9 @@ class Display:
         self._score = {
             run: score(run, self._configs[run], line) for run, line in self._latest.items()
         }
-        self._began, self._first = time.monotonic(), self._done()
-        self._shown, self._reported = self._began, set[Path]()
+        self._first = self._done()
+        self._speed = Pace(self._first)
+        self._shown, self._reported = time.monotonic(), set[Path]()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=console)
         self._bars: dict[Path | None, TaskID] = {}
@@ -128,10 +130,10 @@ class Display:
     def _pace(self) -> str:
         """Return the rate and the time left, as ``12.3 rounds/min, 1:02:03 left``."""
         done, total = self._done(), sum(self._rounds.values())
-        rate = (done - self._first) / (time.monotonic() - self._began)
+        rate = self._speed.rate(done)
         if not rate:
             return ""
-        left = round((total - done) / rate)
+        left = round(self._speed.left(done, total))
         clock = f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
         return f"{60 * rate:.1f} rounds/min, {clock} left"
 

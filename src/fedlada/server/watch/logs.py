@@ -43,7 +43,9 @@ class JsonLog:
         self._common: dict[str, object] = {}
         self._round = 0
 
-    def begin(self, run: str, *, round: int, rounds: int) -> None:
+    def begin(
+        self, run: str, *, round: int, rounds: int, resumed: RoundRecord | None = None
+    ) -> None:
         self._common, self._round = {"run": run, "rounds": rounds}, round
         self._log("resume" if round else "begin", {"round": round})
 

@@ -77,7 +77,9 @@ class Metrics:
                 " free port, and a different one to each run on this machine"
             ) from error
 
-    def begin(self, run: str, *, round: int, rounds: int) -> None:
+    def begin(
+        self, run: str, *, round: int, rounds: int, resumed: RoundRecord | None = None
+    ) -> None:
         self._round.set(round)
         self._planned.set(rounds)
 

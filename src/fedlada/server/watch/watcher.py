@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from ...errors import nearest, require
 from ..record import RoundRecord
 
-__all__ = ["LOG_FORMAT", "METRICS", "Watcher", "watchers"]
+__all__ = ["LOG_FORMAT", "METRICS", "Callback", "Watcher", "watchers", "watching"]
 
 LOG_FORMAT, METRICS = "FEDLADA_LOG_FORMAT", "FEDLADA_METRICS"
 """The environment variables that choose watchers if no setting does."""
 FORMATS = ("text", "json")
 
 
+Callback = Callable[[RoundRecord], object]
+"""Is called with the record of every round, once it is saved."""
+
+
+@runtime_checkable
 class Watcher(Protocol):
     """Is called when a run begins, after every round, and when it ends."""
 
-    def begin(self, run: str, *, round: int, rounds: int) -> None:
-        """Note that a run begins, or continues after ``round`` of its ``rounds``."""
+    def begin(
+        self, run: str, *, round: int, rounds: int, resumed: RoundRecord | None = None
+    ) -> None:
+        """Note that a run begins, or continues after ``round`` of its ``rounds``.
+
+        ``resumed`` is the record of that round if the run resumes from a checkpoint.  The watcher
+        may have it already: the run may have been killed before or after it was passed on.
+        """
         ...
 
     def record(self, record: RoundRecord, *, saved: bool) -> None:
@@ -29,6 +41,34 @@ class Watcher(Protocol):
     def close(self) -> None:
         """End watching; no record follows."""
         ...
+
+
+class _Calling:
+    """A watcher that calls a function with each record, and with nothing else."""
+
+    def __init__(self, function: Callback) -> None:
+        self._function = function
+
+    def begin(
+        self, run: str, *, round: int, rounds: int, resumed: RoundRecord | None = None
+    ) -> None:
+        pass
+
+    def record(self, record: RoundRecord, *, saved: bool) -> None:
+        self._function(record)
+
+    def close(self) -> None:
+        pass
+
+
+def watching(callback: Callback | Watcher) -> Watcher:
+    """Return a watcher that calls a function with each record; a watcher is returned as it is."""
+    require(
+        not isinstance(callback, type) and (isinstance(callback, Watcher) or callable(callback)),
+        f"a callback is {callback!r:.100}; give a function of a record, or a tracker such as"
+        ' fedlada.results.tracking.TensorBoard("runs/mine")',
+    )
+    return callback if isinstance(callback, Watcher) else _Calling(callback)
 
 
 def watchers(log_format: str = "", metrics: str | int = "") -> list[Watcher]:
