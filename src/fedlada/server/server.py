@@ -144,7 +144,12 @@ class Server:
         )
         if saving is not None and due:
             kept = saving.save(
-                state, record, config=self._config, names=self._names, threads=self._threads
+                state,
+                record,
+                config=self._config,
+                names=self._names,
+                threads=self._threads,
+                device=device_of(self._model).type,
             )
         for watcher in self._watchers:
             watcher.record(record, saved=due)
@@ -182,7 +187,7 @@ class Server:
         saved = self._checkpoints.latest()
         if saved is None:
             return None
-        saved.check(self._config, threads=self._threads)
+        saved.check(self._config, threads=self._threads, device=device_of(self._model).type)
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state
