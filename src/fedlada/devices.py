@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from .errors import FedladaError, nearest, require
 
 __all__ = [
-    *("BLOCK", "CPU", "block_of", "by_rank", "chosen", "device_of", "has_fused", "home", "moved"),
-    *("numbers", "seeded", "wide", "with_float64"),
+    *("BLOCK", "CPU", "block_of", "by_rank", "chosen", "device_of", "has_fused", "home"),
+    *("in_bfloat16", "moved", "named", "numbers", "seeded", "wide", "with_float64"),
 ]
 
 CPU = torch.device("cpu")
@@ -43,15 +43,9 @@ def chosen(name: str = "auto") -> torch.device:
     ``auto`` is the accelerator of this machine, or the CPU.  Of several accelerators, each process
     that ``torchrun`` started gets its own.
     """
-    accelerator = _accelerator()
-    if name == "auto":
+    device, accelerator = named(name), _accelerator()
+    if device is None:
         return CPU if accelerator is None else by_rank(accelerator)
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise FedladaError(
-            f"device is {name!r}; {nearest(str(name), KINDS)}; a number may follow, as in cuda:1"
-        ) from error
     if device == CPU:
         return device
     require(
@@ -66,6 +60,18 @@ def chosen(name: str = "auto") -> torch.device:
         f"device is {name!r}, and the devices of this machine are numbered from 0 to {count - 1}",
     )
     return by_rank(device)
+
+
+def named(name: str) -> torch.device | None:
+    """Return the device of a name, which this machine may not have; None for ``auto``."""
+    if name == "auto":
+        return None
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise FedladaError(
+            f"device is {name!r}; {nearest(str(name), KINDS)}; a number may follow, as in cuda:1"
+        ) from error
 
 
 def by_rank(device: torch.device) -> torch.device:
@@ -111,6 +117,16 @@ def moved(t: Tensor, device: torch.device) -> Tensor:
         t = t.float()
     # From a GPU it must wait: the numbers are read at once.
     return t.to(device, non_blocking=t.device == CPU and device.type == "cuda")
+
+
+def in_bfloat16(device: torch.device) -> torch.autocast:
+    """Return a block inside which torch computes layers of float32 in bfloat16 on this device."""
+    require(
+        torch.amp.is_autocast_available(device.type),
+        f"autocast is 'bfloat16', and torch has no autocast for {device.type}; leave autocast out,"
+        " or choose another device",
+    )
+    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def with_float64(t: Tensor) -> Tensor:

@@ -255,11 +255,21 @@ def test_private_training_ends_as_on_the_cpu_without_noise(device):
     run_on(device, "fedavg", train=dataclasses.replace(train, noise=1.0, seeded=False))
 
 
+def test_training_in_bfloat16_stays_near_float32(device):
+    bfloat16 = dataclasses.replace(TRAINING, autocast="bfloat16")
+    runs = [run_on(device, "fedavg", train=train) for train in (bfloat16, TRAINING)]
+    for t, u in zip(*(run.state.vectors.x for run in runs), strict=True):
+        assert t.dtype == torch.float32
+        torch.testing.assert_close(t, u, rtol=0, atol=0.02)
+
+
 def test_a_run_moves_to_another_device(device, tmp_path):
     for first, then in ((device, CPU), (CPU, device)):
         saved = tmp_path / first.type
         run_on(first, rounds=2, checkpoints=saved)
-        resumed = run_on(then, rounds=4, checkpoints=saved)
+        moved = f"device {first.type} then, {then.type} now"
+        with pytest.warns(UserWarning, match=moved):
+            resumed = run_on(then, rounds=4, checkpoints=saved)
         assert [record.round for record in resumed.records] == [3, 4]
         whole = run_on(CPU, rounds=4)
         for t, u in zip(resumed.state.vectors.x, whole.state.vectors.x, strict=True):

@@ -1,10 +1,11 @@
 """Devices of a federation on Flower: of its clients, and of its server."""
 
+import pytest
 import torch
 
 import fedlada
 from devices.on_device import CLIENTS, CPU, TRAINING, examples, network
-from fedlada import Evaluation, devices
+from fedlada import Evaluation, FedladaError, devices
 from fedlada.algorithms import Vectors
 from fedlada.flower import ServerConfig, client_app, run_server
 from fedlada.flower.memory_grid import MemoryGrid
@@ -32,3 +33,35 @@ def test_flower_clients_and_server_may_each_have_a_device(device):
         for t, u in zip(there.x, here.x, strict=True):
             atol = 1e-5 if len(places) == 2 else 0.05
             torch.testing.assert_close(t.cpu(), u, rtol=0, atol=atol)
+
+
+def test_a_key_of_the_node_or_the_run_names_the_device(device):
+    used = []
+
+    def train(model: torch.nn.Module, data: object, optimizer: torch.optim.Optimizer) -> object:
+        used.append(devices.device_of(model))
+        return TRAINING(model, data, optimizer)
+
+    app = client_app(
+        network, lambda context: examples()[int(context.node_config["partition-id"])], train
+    )
+    plan = fedlada.Plan(algorithm="fedavg", rounds=1, cohort=4)
+    for run, node, wanted in (
+        ({"device": "auto"}, {}, (device, device)),
+        ({}, {"device": device.type}, (CPU, device)),
+        ({"device": device.type}, {"device": "cpu"}, (device, CPU)),
+    ):
+        grid = MemoryGrid(app, nodes=CLIENTS, run_config=run, node_config=node)
+        config = ServerConfig(plan=plan, nodes=CLIENTS, **run)
+        vectors, on = run_server(grid, config, network).state.vectors, {*used}
+        used.clear()
+        assert {d.type for d in on} == {wanted[1].type}
+        assert vectors.x.device.type == devices.home(wanted[0]).type
+
+
+def test_a_device_that_a_node_does_not_have_is_one_sentence(device):
+    app = client_app(network, lambda context: examples()[0], TRAINING)
+    grid = MemoryGrid(app, nodes=1, node_config={"device": "cuda:7"})
+    plan = fedlada.Plan(algorithm="fedavg", rounds=1, cohort=1)
+    with pytest.raises(FedladaError, match=r"device is 'cuda:7', and this machine.*'auto' or"):
+        run_server(grid, ServerConfig(plan=plan), network)

@@ -16,7 +16,7 @@ from ..algorithms.registry import outside_names
 from ..client.errors import named_errors
 from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_session
 from ..client.round import ClientSession, D, Train, asked, client_session
-from ..devices import seeded
+from ..devices import chosen, seeded
 from ..errors import require
 from ..protocol.messages import LONGEST_NAME
 from ..protocol.seeds import seed_of
@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 
+DEVICE = "device"
+"""The key in a node's config, or a run's, for where models train."""
 SITE = "site"
 """The key in a node's config for the name of its site, which the server's log shows."""
 
@@ -56,6 +58,9 @@ def client_app(
     ``context.node_config["partition-id"]``), and ``train(model, data, optimizer)`` is a training
     loop such as :class:`fedlada.LocalTraining`.
 
+    The model trains where ``model()`` makes it, or on the ``device`` that the node's config names,
+    else the run's: ``auto``, ``cpu``, ``cuda`` and so on.
+
     A warm node (:func:`warm_app`) calls ``data`` once per run, and the others for every message.
 
     ``evaluate(model, data)`` returns the metrics of the server's model on this client's data, if
@@ -68,7 +73,7 @@ def client_app(
 
     @app.train()
     def reply(message: Message, context: Context) -> Message:
-        network, examples = built(model, message), data(context)
+        network, examples = built(model, message, context), data(context)
         with training(message, context, network) as local:
             _check_own(local.client, context)
             more = asked(train, client=local.client, round=local.round)
@@ -80,7 +85,7 @@ def client_app(
 
         @app.evaluate()
         def assess(message: Message, context: Context) -> Message:
-            network, examples = built(model, message), held_out(context)
+            network, examples = built(model, message, context), held_out(context)
             with evaluating(message, context, network) as local:
                 _check_own(local.client, context)
                 local.metrics = evaluate(network, examples)
@@ -90,18 +95,21 @@ def client_app(
     return app
 
 
-def built(model: Callable[[], nn.Module], message: Message) -> nn.Module:
+def built(model: Callable[[], nn.Module], message: Message, context: Context) -> nn.Module:
     """Build the model of a message with weights by the run's seed, as the server does.
 
-    The server's parameters replace most of them.  Those that are not sent, because they are
-    personal or frozen, begin with the same values on every node.
+    It is on the device that the node's config names, or the run's.  The server's parameters replace
+    most of its own.  Those that are not sent, because they are personal or frozen, begin with the
+    same values on every node.
     """
     header = message.content.get(HEADER)
     seed = header.get("seed") if isinstance(header, ConfigRecord) else None
     if not isinstance(seed, int):  # the message is wrong, and is refused where it is read
         return model()
     with seeded(seed_of(seed, "model")):
-        return model()
+        network = model()
+    name = context.node_config.get(DEVICE, context.run_config.get(DEVICE, ""))
+    return network.to(chosen(str(name))) if name else network
 
 
 class ClientRound:

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from ..algorithms import algorithm as named_algorithm
+from ..devices import chosen
 from ..errors import require
 from ..protocol.seeds import seed_of
 from ..server.evaluation import Survey
@@ -66,6 +67,9 @@ class ServerConfig:
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
     checkpoint_every: int = 1
+    device: str = ""
+    """Where the server has its model: ``auto``, ``cpu``, ``cuda`` and so on; empty leaves it where
+    ``model()`` makes it."""
     evaluate_cohort: int | float | str = 0
     """Number of clients that evaluate the model on their own data whenever the plan evaluates, or
     the probability of each if it is a fraction; ``all``, or 0 for none."""
@@ -171,6 +175,8 @@ def run_server(
     plan = config.plan
     torch.manual_seed(seed_of(plan.seed, "model"))
     network = model()
+    if config.device:
+        network.to(chosen(config.device))
     server = Server(
         plan,
         network,

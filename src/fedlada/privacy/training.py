@@ -62,6 +62,11 @@ class PrivateTraining(LocalTraining):
             f"clip_norm is {self.clip_norm} and shortens the gradient of a batch; leave it out,"
             " because clip shortens the gradient of each example",
         )
+        require(
+            self.autocast is None,
+            f"autocast is {self.autocast!r}, and the gradient of each example is computed in the"
+            " type of the model; leave autocast out",
+        )
 
     def epsilon(self, examples: int, *, rounds: int, delta: float, gradients: int = 1) -> float:
         """Return the epsilon of each example of a client that takes part in so many rounds.

@@ -23,7 +23,7 @@ from .aggregate.robust import AGGREGATORS
 from .collect.tally import Aggregator
 from .guard import Guard, Weighting
 from .sampling import Bernoulli, FixedSize, Sampler
-from .saving.fingerprint import Plain, describe
+from .saving.fingerprint import Plain, describe, described
 
 __all__ = ["OtherSettings", "Plan", "PlanSettings", "sampler", "settings_table"]
 
@@ -290,9 +290,8 @@ class Plan:
         """Return every setting that affects the result, as plain values."""
         return {
             f.name: describe(getattr(self, f.name))
-            for f in dataclasses.fields(self)
+            for f in described(self)
             if "free" not in f.metadata
-            and not ("new" in f.metadata and getattr(self, f.name) == f.default)
         }
 
 

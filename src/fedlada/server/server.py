@@ -159,6 +159,7 @@ class Server:
                 names=self._names,
                 threads=self._threads,
                 earlier=self.records[self._saved : -1],
+                device=device_of(self._model).type,
             )
             self._saved = len(self.records)
         for watcher in self._watchers:
@@ -196,7 +197,7 @@ class Server:
         saved, self.records = self._checkpoints.resume()
         if saved is None:
             return None
-        saved.check(self._config, threads=self._threads)
+        saved.check(self._config, threads=self._threads, device=device_of(self._model).type)
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -15,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..devices import device_of, moved
+from ..devices import device_of, in_bfloat16, moved
 from ..errors import check_counts, require
 from .diagnosis import Batch, check_numbers, explained, fitted, whole_labels
 from .examples import loaded, source_for
@@ -45,6 +46,9 @@ class LocalTraining:
     prepare: Callable[[Tensor], Tensor] | None = None
     """Converts a batch of inputs to the model's input, for example by augmenting it.  It may draw
     from torch's global generator."""
+    autocast: str | None = field(default=None, metadata={"new": True})
+    """``"bfloat16"`` computes the forward pass and the loss with ``torch.autocast``; parameters,
+    gradients and the optimizer stay in the type of the model."""
 
     def __post_init__(self) -> None:
         require(
@@ -58,6 +62,11 @@ class LocalTraining:
             callable(self.loss) or isinstance(self.loss, Objective),
             f"loss is {self.loss!r:.100}; it must be a function of outputs and labels, such as"
             " torch.nn.functional.mse_loss, or a fedlada.training.Objective",
+        )
+        require(
+            self.autocast in (None, "bfloat16"),
+            f"autocast is {self.autocast!r}; it must be 'bfloat16', or left out (float16 loses"
+            " small gradients without a GradScaler, which would scale them for every algorithm)",
         )
 
     def __call__(self, model: nn.Module, data: object, optimizer: Optimizer) -> dict[str, float]:
@@ -132,9 +141,12 @@ class LocalTraining:
         inputs, labels = batch
         optimizer.zero_grad()
         current[:] = [Batch(model, inputs, labels)]
-        outputs = model(inputs)
-        current[:] = [Batch(model, inputs, labels, outputs)]
-        loss = paired_loss(self.loss_for(labels), outputs, labels)
+        with nullcontext() if self.autocast is None else in_bfloat16(device_of(model)):
+            outputs = model(inputs)
+            if outputs.dtype == torch.bfloat16 and self.autocast:
+                outputs = outputs.float()  # a loss may give labels the type of the outputs
+            current[:] = [Batch(model, inputs, labels, outputs)]
+            loss = paired_loss(self.loss_for(labels), outputs, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ...algorithms import Algorithm, algorithm as by_name
 from ...algorithms.registry import outside_names
+from ...devices import named as named_device
 from ...errors import ExperimentError
 from ...redteam.defences import DEFENCES, HONEST
 from ...redteam.hostile import colluders_of
@@ -57,6 +58,8 @@ class Experiment(Section):
     """The name of the run in tables and figures; if empty, the algorithm's name."""
     settings: dict[str, Setting] = Field(default_factory=dict)
     """The settings of the algorithm: lr, weight_decay, alpha, server_lr and so on."""
+    device: Annotated[str, Free] = "cpu"
+    """Where models train: cpu, cuda, cuda:1, mps, or auto for the accelerator of the machine."""
     data: Data = Data()
     model: Model = Model()
     train: Train = Train(steps=50)
@@ -107,6 +110,7 @@ class Experiment(Section):
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
         self._check_devices()
+        self._check_device()
         alone = self.engine.name == "process" and self.engine.workers == 1
         if self.federation.attack != HONEST and not alone:
             raise ValueError(
@@ -132,6 +136,14 @@ class Experiment(Section):
             raise ValueError(
                 f"federation.deadline is {self.federation.deadline}, and without [devices] nobody"
                 " is late; add that table, or leave the deadline out"
+            )
+
+    def _check_device(self) -> None:
+        named_device(self.device)
+        if self.device != "cpu" and self.engine.name == "ray":
+            raise ValueError(
+                f"device is {self.device!r} and engine.name is 'ray', whose workers see no GPU;"
+                " choose engine.name=process, or leave device out"
             )
 
     def check_clients(self, clients: int) -> None:
@@ -194,6 +206,7 @@ class Experiment(Section):
         flat = flatten(self.model_dump(mode="json"))
         beside = (*FREE, *PLANNED.values(), "federation.defence")
         beside += ("devices",)  # a simulation notes them itself, with the content of a table
+        beside += ("train.autocast",)  # it is noted with the local training
         if self.federation.attack == HONEST:
             beside += ("federation.attack",)  # and all keys that begin with it
         return {key: value for key, value in flat.items() if not key.startswith(beside)}

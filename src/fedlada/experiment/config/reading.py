@@ -135,7 +135,8 @@ def dump(config: Experiment) -> str:
 
 def _unknown(key: str, flat: Mapping[str, object]) -> str:
     sections = Experiment.model_fields
-    known = [name for name in sections if name in ("name", "algorithm", "label", "track", MODULES)]
+    plain = ("name", "algorithm", "label", "device", "track", MODULES)
+    known = [name for name in sections if name in plain]
     for section, field in sections.items():
         kind = section_in(field.annotation)
         if kind is not None:

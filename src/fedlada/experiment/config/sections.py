@@ -144,6 +144,8 @@ class Train(Section):
     crop_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of images that are shifted."""
     flip: bool = False
+    autocast: Literal["bfloat16"] | None = None
+    """The type in which the forward pass and the loss are computed, if not that of the model."""
 
     @model_validator(mode="before")
     @classmethod

@@ -206,7 +206,7 @@ def provenance(runs: Runs, command: str) -> list[Block]:
     machines = Counter(tuple(_machine(end)) for end in ends)
     table = Table(
         caption="Machines and versions",
-        columns=("processor", "cores", "threads", "system", "versions", "runs"),
+        columns=("processor", "cores", "threads", "device", "system", "versions", "runs"),
         rows=tuple((*machine, str(count)) for machine, count in machines.items()),
         words=("system", "versions"),
     )
@@ -222,4 +222,6 @@ def _words(command: Iterable[str]) -> str:
 def _machine(end: dict[str, dict[str, object]]) -> list[str]:
     machine, versions = end["machine"], end["versions"]
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return [*(str(machine[k]) for k in ("processor", "cores", "torch_threads", "system")), names]
+    device = machine.get("device", "cpu")  # runs of earlier versions do not say it
+    own = [str(machine[key]) for key in ("processor", "cores", "torch_threads")]
+    return [*own, str(device), str(machine["system"]), names]

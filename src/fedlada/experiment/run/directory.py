@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ...algorithms.registry import FORMER
 from ...atomic import write
+from ...devices import chosen
 from ...errors import ExperimentError
 from ...server.saving.checkpoint import Checkpoints, versions
 from ...training.objective import CLASSIFICATION, Metric, Objective, Scale
@@ -186,7 +187,7 @@ def runs_in(directory: Path) -> list[Path]:
     return runs
 
 
-def provenance(*, threads: int) -> dict[str, object]:
+def provenance(*, threads: int, device: str) -> dict[str, object]:
     """Return time, command, machine and versions of a run, as values that JSON can represent."""
     return {
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -196,6 +197,7 @@ def provenance(*, threads: int) -> dict[str, object]:
             "processor": _processor(),
             "cores": os.cpu_count(),
             "torch_threads": threads,
+            "device": str(chosen(device)),
         },
         "versions": versions(),
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ...data import ClientData
+from ...devices import chosen
 from ...processes import keep_memory
 from ...protocol.engine import Engine
 from ...redteam.defences import HONEST
@@ -40,7 +41,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
             "rounds": config.federation.rounds,
             "seconds": sum(record["seconds"] for record in directory.records()),
             "seconds_of_last_session": time.time() - began,
-            **provenance(threads=threads),
+            **provenance(threads=threads, device=config.device),
         }
     )
 
@@ -59,7 +60,9 @@ def rounds(
 def _simulation(
     config: Experiment, directory: RunDirectory, engine: Callable[[Problem], Engine] | None
 ) -> Simulation[ClientData]:
+    device = chosen(config.device)  # before the data are loaded: the machine may not have it
     problem = build(config)
+    problem.model.to(device)
     if config.data.task is not None and ":" in config.data.task:
         directory.note(problem.objective)
     checkpoints, evaluate = directory.checkpoints(), problem.evaluate

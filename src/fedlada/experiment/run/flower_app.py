@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ...data import Clients
+from ...devices import chosen
 from ...engines.around import Complete
 from ...flower.apps import Connect, many_clients_app, serving_app
 from ...protocol.engine import Engine
@@ -53,7 +54,8 @@ def serve(given: Mapping[str, Any], connect: Connect) -> None:
 def own(given: Mapping[str, Any]) -> tuple[nn.Module, Clients, LocalTraining]:
     """Return a model to train, the data of all clients, and the local training."""
     untrained, clients, steps = _prepared(str(given["experiment"]), Path(str(given["prepared"])))
-    return copy.deepcopy(untrained), clients, steps
+    device = chosen(_config(str(given["experiment"])).device)
+    return copy.deepcopy(untrained).to(device), clients, steps
 
 
 server = serving_app(serve)

@@ -54,6 +54,7 @@ def build(config: Experiment) -> Problem:
             clip_norm=config.train.clip_norm,
             loss=_loss(objective, train),
             prepare=prepare,
+            autocast=config.train.autocast,
         ),
         evaluate=_evaluation(config, train, held_out, objective, prepare),
         objective=objective,

@@ -47,7 +47,7 @@ def leaf_app(
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
-        began, network = time.monotonic(), built(model, message)
+        began, network = time.monotonic(), built(model, message, context)
         received = read_order(message.content, network)
         order, seconds = received.order, received.seconds
         for client in order.clients:

@@ -101,10 +101,17 @@ class Checkpoint:
             state_dict |= dict(zip(self.names["buffers"], s.buffers, strict=True))
         return state_dict
 
-    def check(self, config: Mapping[str, Plain], *, threads: int | None = None) -> None:
+    def check(
+        self,
+        config: Mapping[str, Plain],
+        *,
+        threads: int | None = None,
+        device: str | None = None,
+    ) -> None:
         """Raise an error that names the differences unless ``config`` is what was saved.
 
-        Other versions, or clients that now train with another number of threads, are a warning.
+        Other versions, another device, or clients that now train with another number of threads
+        are a warning.
         """
         changed = differences(config, self.config)
         if changed:
@@ -113,14 +120,14 @@ class Checkpoint:
                 f"{'; ...' if len(changed) > 5 else ''}. Use the saved settings, or give"
                 " another directory to start a new run"
             )
-        now = versions(threads)
+        now = versions(threads, device)
         other = [
             f"{n} {v} then, {now.get(n)} now" for n, v in self.versions.items() if v != now.get(n)
         ]
         if other:
             warnings.warn(
-                f"the checkpoint was saved with other versions or threads ({'; '.join(other)}): the"
-                " resumed run may differ in some bits",
+                "the checkpoint was saved with other versions or threads, or on another device"
+                f" ({'; '.join(other)}): the resumed run may differ in some bits",
                 stacklevel=3,
             )
 
@@ -199,6 +206,7 @@ class Checkpoints:
         names: Names,
         threads: int | None = None,
         earlier: Sequence[RoundRecord] = (),
+        device: str | None = None,
     ) -> int:
         """Write a checkpoint, delete old ones and return the earliest round that is left.
 
@@ -226,7 +234,7 @@ class Checkpoints:
                 "record": dataclasses.asdict(record),
                 "config": config,
                 "fingerprint": fingerprint(config),
-                "versions": versions(threads),
+                "versions": versions(threads, device),
                 "names": names,
                 "vectors": list(state.vectors),
                 "blake2b": hashlib.blake2b(content).hexdigest(),
@@ -410,11 +418,13 @@ def safetensors() -> ModuleType:
     return torch_part
 
 
-def versions(threads: int | None = None) -> dict[str, str]:
+def versions(threads: int | None = None, device: str | None = None) -> dict[str, str]:
     """Return what decides the bits of a run besides its settings, as far as it is known."""
     installed = {"python": platform.python_version()}
     if threads is not None:
         installed["threads"] = str(threads)
+    if device is not None:
+        installed["device"] = device
     for package in ("fedlada", "torch", "flwr"):
         try:
             installed[package] = version(package)

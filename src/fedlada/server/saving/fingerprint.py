@@ -24,7 +24,7 @@ from ...errors import FedladaError
 from ...protocol.codecs import Codecs
 from ..aggregate.mean import Mean
 
-__all__ = ["Plain", "describe", "differences", "fingerprint"]
+__all__ = ["Plain", "describe", "described", "differences", "fingerprint"]
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
@@ -46,13 +46,25 @@ def describe(value: object) -> Plain:
     if value is Mean:
         return "mean"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {f.name: describe(getattr(value, f.name)) for f in described(value)}
         return {"is": type(value).__name__} | fields
     if isinstance(value, torch.dtype | torch.device | torch.Size | PurePath):
         return str(value)
     if isinstance(value, Tensor):
         return f"tensor {value.dtype} {list(value.shape)} {_hash(value)}"
     return _collection(value)
+
+
+def described(value: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a dataclass without new ones that are not used.
+
+    Runs that an earlier version began can then be resumed.
+    """
+    return [
+        f
+        for f in dataclasses.fields(value)
+        if not ("new" in f.metadata and getattr(value, f.name) == f.default)
+    ]
 
 
 def _collection(value: object) -> Plain:
