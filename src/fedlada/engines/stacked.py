@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from functools import partial
+from typing import Generic, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from ..protocol.federated import BufferPolicy, federated_buffers, federated_para
 from ..protocol.messages import Reply, Task
 from ..training.examples import examples_in
 from ..training.local import LocalTraining
-from ..training.stacked import drawn, gradients
+from ..training.stacked import Drawn, Together, drawn
 
 __all__ = ["Stacked", "unstackable"]
 
@@ -63,14 +64,14 @@ class _Member(Generic[D]):
     client: int
     data: D
     name: str
-    batches: list[tuple[Tensor, Tensor]]
+    batches: Drawn
     kept: Vectors
     loss: float = 0.0
     reply: Vectors | None = None
 
     @property
     def steps(self) -> int:
-        return len(self.batches)
+        return self.batches.steps
 
     @property
     def counts(self) -> tuple[float, ...]:
@@ -108,7 +109,7 @@ class Stacked(Generic[D]):
             stacks.setdefault(member.counts, []).append(member)
         for stack in stacks.values():
             # Those with most steps come first, so the stack of those that are left is a view.
-            self._train_stack(task, sorted(stack, key=lambda member: -member.steps))
+            self._train_stack(task, sorted(stack, key=lambda m: (-m.steps, repr(m.batches.shapes))))
         seconds = (time.perf_counter() - began) / len(members)
         return [self._reply(task, member, seconds) for member in members]
 
@@ -126,12 +127,16 @@ class Stacked(Generic[D]):
 
     def _train_stack(self, task: Task, members: Sequence[_Member[D]]) -> None:
         """Train clients of which each has at least as many steps as the next."""
+        together = Together(self._train, self._model, [member.batches for member in members])
         with torch.no_grad():
             c = self._begin(task, members)
         losses, done, active = torch.zeros(len(members), device=c.y.device), 0, len(members)
         while active:
             until = members[active - 1].steps
-            self._steps(task, part_of(c, 0, active), members[:active], losses, done, until)
+            try:
+                self._steps(task, part_of(c, 0, active), together, losses, range(done, until))
+            except REFUSED as error:
+                self._explain(task, members[:active], error)
             first = next(i for i, member in enumerate(members) if member.steps == until)
             self._end(task, part_of(c, first, active), members[first:active], losses[first:active])
             done, active = until, first
@@ -151,16 +156,11 @@ class Stacked(Generic[D]):
         return c
 
     def _steps(
-        self,
-        task: Task,
-        c: Vectors,
-        members: Sequence[_Member[D]],
-        losses: Tensor,
-        first: int,
-        last: int,
+        self, task: Task, c: Vectors, together: Together, losses: Tensor, steps: range
     ) -> None:
-        """Take some steps of all these clients, and add up their losses."""
+        """Take some steps of all clients of the stack, and add up their losses."""
         parameters = dict(zip(self._names, map(nn.Parameter, c.y), strict=True))
+        values = {name: p.detach() for name, p in parameters.items()}
         optimizer = FederatedOptimizer(
             parameters.values(),
             part=self._algorithm.part,
@@ -168,39 +168,29 @@ class Stacked(Generic[D]):
             parameters=parameters.values(),
             lr=task.lr,
         )
-        for step in range(first, last):
-            batches, seen = [member.batches[step] for member in members], list[Tensor]()
 
-            def gradient(
-                batches: list[tuple[Tensor, Tensor]] = batches, seen: list[Tensor] = seen
-            ) -> float:
-                values = {name: p.detach() for name, p in parameters.items()}
-                parts, loss = self._gradients(task, values, batches, members)
-                for p, g in zip(parameters.values(), parts, strict=True):
-                    p.grad = g
-                seen.append(loss)
-                return 0.0
+        def closure(step: int, seen: list[Tensor]) -> float:
+            gradients, loss = together.gradients(step, values)
+            for p, g in zip(parameters.values(), gradients, strict=True):
+                p.grad = g
+            seen.append(loss)
+            return 0.0
 
-            optimizer.step(gradient)
-            losses[: len(members)] += seen[0]
+        count = len(c.y.tensors[0])
+        for step in steps:
+            seen = list[Tensor]()
+            optimizer.step(partial(closure, step, seen))
+            losses[:count] += seen[0]  # as if trained alone: of the first gradient of a batch
 
-    def _gradients(
-        self,
-        task: Task,
-        values: dict[str, Tensor],
-        batches: Sequence[tuple[Tensor, Tensor]],
-        members: Sequence[_Member[D]],
-    ) -> tuple[list[Tensor], Tensor]:
-        try:
-            return gradients(self._train, self._model, values, batches)
-        except REFUSED as error:
-            for member in members:  # an error of a client's data names it, and what to do
-                self._alone(task, member.client, member.data)
-            raise FedladaError(
-                "these clients cannot be trained at once, because torch.func.vmap does not compute"
-                f" their model ({type(error).__name__}: {error}); leave at_once out, or give"
-                " at_once='auto', which then trains one after the other"
-            ) from error
+    def _explain(self, task: Task, members: Sequence[_Member[D]], error: Exception) -> NoReturn:
+        """Raise the error of a client's data, which says what to do, or that of the stack."""
+        for member in members:
+            self._alone(task, member.client, member.data)
+        raise FedladaError(
+            "these clients cannot be trained at once, because torch.func.vmap does not compute"
+            f" their model ({type(error).__name__}: {error}); leave at_once out, or give"
+            " at_once='auto', which then trains one after the other"
+        ) from error
 
     def _end(self, task: Task, c: Vectors, members: Sequence[_Member[D]], losses: Tensor) -> None:
         """Give the clients, which have the same number of steps, what they send and keep."""
