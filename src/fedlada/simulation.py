@@ -194,6 +194,7 @@ def simulate(
     config: Mapping[str, object] | None = None,
     devices: Devices | Mapping[str, Any] | None = None,
     workers: int | None = None,
+    at_once: int = 1,
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
@@ -266,7 +267,9 @@ def simulate(
                 scratch = tempfile.mkdtemp(prefix="fedlada-")
             store = _store(store, scratch if saving is None else saving.clients, shared)
         parts = plan.algorithm, working, data, training
-        engine = InProcess(*parts, store=store, buffers=plan.buffers, personal=plan.personal)
+        engine = InProcess(
+            *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=at_once
+        )
     timetable = _timetable(plan, working, devices, training, data)
     ends = None if lasting else scratch
     pool = _pool(plan, engine, working, shared, workers, scratch=ends, timetable=timetable)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Real
+from types import FunctionType
 from typing import ClassVar
 
 from ..errors import require
@@ -22,6 +23,9 @@ from .vectors import Vector, Vectors
 __all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round", "Sum"]
 
 Names = tuple[str, ...]
+
+OUTSIDE = frozenset({"chain", "lr_factor", "start", "join", "known", "serve", "displacement"})
+"""The methods of a part that never see a client's vectors during a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,16 @@ class Part:
     momentum; a guard limits each of their tensors, since few long ones would turn all clients."""
     unit_delta: ClassVar[bool] = False
     """Whether ``end`` divides delta by lr_sum, so that it grows no longer with it."""
+    stacks: ClassVar[bool] = False
+    """Whether the client half serves a :class:`~.stack.Stack` of clients as it serves one: it acts
+    elementwise, or through ``Vector.lift``, ``each`` and ``of_length``.  A class that overrides a
+    method of the client half must say it again."""
+
+    def __init_subclass__(cls) -> None:
+        methods = {name for name, value in vars(cls).items() if isinstance(value, FunctionType)}
+        during = {name for name in methods - OUTSIDE if not name.startswith("__")}
+        if during and "stacks" not in vars(cls):
+            cls.stacks = False
 
     def chain(self) -> Iterator[Part]:
         """Yield this part and the parts inside it, outermost first."""

@@ -8,7 +8,7 @@ an algorithm reads as it is written in a paper: ``c.y.add_(c.g_a, alpha=-lr)``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -37,21 +37,33 @@ class Vector:
     def __repr__(self) -> str:
         return f"Vector({len(self)} tensors, {self.numel():,} elements)"
 
+    def alike(self, tensors: Iterable[Tensor], names: Iterable[str] = ()) -> Vector:
+        """Return a vector of the kind of this one."""
+        return Vector(tensors, names)
+
+    def lift(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a function of a tensor of one client as a function of this vector's tensors."""
+        return function
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Vector:
+        """Return the results of a function of a tensor of one client."""
+        return self.alike(map(self.lift(function), self.tensors))
+
     def __add__(self, other: float | Vector) -> Vector:
-        return Vector(torch._foreach_add(self.tensors, _operand(other)))
+        return self.alike(torch._foreach_add(self.tensors, _operand(other)))
 
     def __sub__(self, other: Vector) -> Vector:
-        return Vector(torch._foreach_sub(self.tensors, other.tensors))
+        return self.alike(torch._foreach_sub(self.tensors, other.tensors))
 
     def __mul__(self, factor: float | Vector) -> Vector:
-        return Vector(torch._foreach_mul(self.tensors, _operand(factor)))
+        return self.alike(torch._foreach_mul(self.tensors, _operand(factor)))
 
     def __truediv__(self, divisor: float | Vector) -> Vector:
-        return Vector(torch._foreach_div(self.tensors, _operand(divisor)))
+        return self.alike(torch._foreach_div(self.tensors, _operand(divisor)))
 
     def add(self, other: Vector, *, alpha: float = 1.0) -> Vector:
         """Return ``self + alpha * other``."""
-        return Vector(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
+        return self.alike(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
 
     def add_(self, other: Vector, *, alpha: float = 1.0) -> Vector:
         """Compute ``self += alpha * other`` in place."""
@@ -78,19 +90,19 @@ class Vector:
 
     def sqrt(self) -> Vector:
         """Return the elementwise square root."""
-        return Vector(torch._foreach_sqrt(self.tensors))
+        return self.alike(torch._foreach_sqrt(self.tensors))
 
     def sign(self) -> Vector:
         """Return the elementwise sign."""
-        return Vector(torch._foreach_sign(self.tensors))
+        return self.alike(torch._foreach_sign(self.tensors))
 
     def maximum(self, other: Vector) -> Vector:
         """Return the elementwise maximum of both."""
-        return Vector(torch._foreach_maximum(self.tensors, other.tensors))
+        return self.alike(torch._foreach_maximum(self.tensors, other.tensors))
 
     def clamp_min(self, bound: float) -> Vector:
         """Return the elementwise maximum with ``bound``."""
-        return Vector(torch._foreach_clamp_min(self.tensors, bound))
+        return self.alike(torch._foreach_clamp_min(self.tensors, bound))
 
     def dot(self, other: Vector) -> float:
         """Return the inner product; not finite if it, or an element, is beyond float64."""
@@ -109,6 +121,11 @@ class Vector:
         # The squares of huge float32 numbers overflow; float64 is a fallback because it is slower.
         same = map(with_float64, self.tensors)
         return math.hypot(*numbers(torch.linalg.vector_norm(t, dtype=torch.float64) for t in same))
+
+    def of_length(self, length: float) -> Vector:
+        """Return the vector of this norm in the same direction; zero stays zero."""
+        norm = self.norm()
+        return self * (length / norm if norm else 0.0)
 
     def distance(self, other: Vector, *, alpha: float = 1.0) -> float:
         """Return the norm of ``self - alpha * other``."""
@@ -131,24 +148,24 @@ class Vector:
 
     def clone(self) -> Vector:
         """Return a copy that shares no memory."""
-        return Vector(t.clone(memory_format=torch.preserve_format) for t in self.tensors)
+        return self.alike(t.clone(memory_format=torch.preserve_format) for t in self.tensors)
 
     def to(self, like: Vector) -> Vector:
         """Return the same numbers on the devices and in the memory layout of ``like``.
 
         A tensor that already has this device and layout is not copied.
         """
-        return Vector(_place(t, u) for t, u in zip(self.tensors, like.tensors, strict=True))
+        return self.alike(_place(t, u) for t, u in zip(self.tensors, like.tensors, strict=True))
 
     def on(self, device: torch.device) -> Vector:
         """Return the same numbers on a device; this vector itself if they are there already."""
         if all(t.device == device for t in self.tensors):
             return self
-        return Vector((t.to(device) for t in self.tensors), self.names)
+        return self.alike((t.to(device) for t in self.tensors), self.names)
 
     def zeros_like(self) -> Vector:
         """Return zeros in this vector's shapes, types and memory layout."""
-        return Vector(torch.zeros_like(t) for t in self.tensors)
+        return self.alike(torch.zeros_like(t) for t in self.tensors)
 
     def zeros(self, name: str) -> Vector:
         """Return zeros in the shapes of the vector of this name, in this vector's types."""
@@ -168,12 +185,12 @@ class Vector:
 
     def full_like(self, value: float) -> Vector:
         """Return the constant ``value`` in this vector's shapes, types and memory layout."""
-        return Vector(torch.full_like(t, value) for t in self.tensors)
+        return self.alike(torch.full_like(t, value) for t in self.tensors)
 
     def take(self, positions: Sequence[int]) -> Vector:
         """Return the tensors at ``positions`` as a vector that shares memory."""
         names = [self.names[i] for i in positions] if self.names else ()
-        return Vector((self.tensors[i] for i in positions), names)
+        return self.alike((self.tensors[i] for i in positions), names)
 
     def numel(self) -> int:
         """Return the number of elements over all tensors."""

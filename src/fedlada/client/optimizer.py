@@ -129,7 +129,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
         self._rates.append(rate)
 
     def _gradient(self) -> Vector:
-        return Vector(map(_gradient, self._parameters))
+        return self._c.y.alike(map(_gradient, self._parameters))
 
     def _gradient_at(self, displacement: Vector, closure: Callable[[], float] | None) -> Vector:
         """Return the gradient at y plus a displacement, and leave y as it is."""

@@ -42,7 +42,10 @@ __all__ = [
     "Train",
     "asked",
     "client_session",
+    "ended",
+    "joined",
     "last_accepted",
+    "recall",
     "seeded",
     "set_buffers",
     "train_client",
@@ -93,17 +96,8 @@ class LocalRound:
 
     def _begin(self) -> Vectors:
         received = self._task.vectors
-        c = Vectors()
-        c.y = Vector((p.detach() for p in self._parameters), self._names)
-        for name in self._algorithm.down:
-            c[name] = getattr(received, name).to(c.y)
-        c.y.copy_(c.x)
-        for part in self._algorithm.part.chain():
-            if any(name not in self.client_state for name in part.client_state):
-                part.join(c)
-        for name in self._algorithm.client_state:
-            if name in self.client_state:
-                c[name] = self.client_state[name].to(c.y)
+        y = Vector((p.detach() for p in self._parameters), self._names)
+        c = joined(self._algorithm, y, received, self.client_state)
         set_buffers(self._buffers, received, self.client_state, self._policy)
         if PERSONAL in self.client_state:  # otherwise this is the client's first round
             self._own().copy_(self.client_state.personal)
@@ -169,14 +163,9 @@ class LocalRound:
         self._check_tensors()
         algorithm, c = self._algorithm, self._c
         with torch.no_grad():
-            c.delta = c.x - c.y
-            algorithm.part.end(c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum))
-            reply = c.only(algorithm.up)
-            task = self._task
-            reply.delta = residual(
-                algorithm, task.codecs, task.vectors, reply.delta, optimizer.lr_sum
+            reply, self.client_state = ended(
+                algorithm, self._task, c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum)
             )
-            self.client_state = c.only(algorithm.client_state)
             if self._policy == "average":
                 reply.buffers = self._buffers.clone()
             elif self._policy == "local":
@@ -234,6 +223,33 @@ class LocalRound:
             )
 
 
+def joined(algorithm: Algorithm, y: Vector, received: Vectors, kept: Vectors) -> Vectors:
+    """Set y to the received x and return a client's vectors before its round begins.
+
+    A client that has ``kept`` nothing yet gets the vectors of a new one.
+    """
+    c = Vectors(y=y)
+    for name in algorithm.down:
+        c[name] = getattr(received, name).to(y)
+    y.copy_(c.x)
+    for part in algorithm.part.chain():
+        if any(name not in kept for name in part.client_state):
+            part.join(c)
+    for name in algorithm.client_state:
+        if name in kept:
+            c[name] = kept[name].to(y)
+    return c
+
+
+def ended(algorithm: Algorithm, task: Task, c: Vectors, r: Round) -> tuple[Vectors, Vectors]:
+    """Return the vectors that are sent after training, and those that the client keeps."""
+    c.delta = c.x - c.y
+    algorithm.part.end(c, r)
+    reply = c.only(algorithm.up)
+    reply.delta = residual(algorithm, task.codecs, task.vectors, reply.delta, r.lr_sum)
+    return reply, c.only(algorithm.client_state)
+
+
 def copied(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of buffers, to check later whether they changed."""
     return {name: b.detach().clone() for name, b in buffers.items()}
@@ -279,7 +295,7 @@ def client_session(
         model,
         task,
         client=client,
-        client_state=_recall(store, task, client) if keeps else None,
+        client_state=recall(store, task, client) if keeps else None,
         buffers=buffers,
         personal=personal,
     )
@@ -336,7 +352,7 @@ def asked(train: Train[D], *, client: int, round: int) -> dict[str, int]:
     return {name: n for name, n in offered.items() if name in names and name not in bound}
 
 
-def _recall(store: Store, task: Task, client: int) -> Vectors:
+def recall(store: Store, task: Task, client: int) -> Vectors:
     """Load the vectors that belong to the client's last accepted reply."""
     version = last_accepted(task, client)
     store.settle(client, version, task.resumable_from)

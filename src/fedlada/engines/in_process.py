@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 from typing import Generic
 
 from torch import nn
@@ -20,6 +21,7 @@ from ..client.evaluation import (
 )
 from ..client.round import D, Train, train_client
 from ..client.store import MemoryStore, Store
+from ..errors import require
 from ..protocol.federated import (
     BufferPolicy,
     clients_keep,
@@ -29,7 +31,9 @@ from ..protocol.federated import (
 from ..protocol.messages import Assessment, Reply, Task, as_numbers, reply_parcel
 from ..server.state import ServerState
 from ..training.examples import examples_in
+from ..training.local import LocalTraining
 from .sites import ClientDatasets, check_clients, client_number, names_of
+from .stacked import Stacked, unstackable
 
 __all__ = ["InProcess"]
 
@@ -47,7 +51,9 @@ class InProcess(Generic[D]):
         store: Store | None = None,
         buffers: BufferPolicy = "refuse",
         personal: Sequence[str] = (),
+        at_once: int = 1,
     ) -> None:
+        """``at_once`` clients are trained together, as one model (:mod:`.stacked`)."""
         check_clients(data)
         self.clients, self.keeps = len(data), clients_keep(algorithm, buffers, personal)
         self.names = names_of(data)
@@ -61,27 +67,52 @@ class InProcess(Generic[D]):
         self._own = Vector(t.detach() for t in personal_tensors(model, personal).values())
         self.newcomer = self._own.clone()
         """The personal tensors with which a client begins its first round."""
+        self.at_once = at_once
+        self._stacked: Stacked[D] | None = None
+        if at_once != 1:
+            reason = unstackable(algorithm, model, train, buffers, personal)
+            require(reason is None, f"at_once is {at_once}, and {reason}; leave at_once out")
+            assert isinstance(train, LocalTraining)
+            self._stacked = Stacked(
+                algorithm, model, train, self._store, keeps=self.keeps, alone=self._alone
+            )
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply]:
-        """Train each client of the cohort and yield its reply as the server receives it."""
-        for client in cohort:
-            with named_errors(client, task.round, self._name(client)):
-                data = self._data[client]
-            self._reset()
-            reply = train_client(
-                self._algorithm,
-                self._model,
-                task,
-                client=client,
-                data=data,
-                train=self._train,
-                store=self._store,
-                buffers=self._policy,
-                personal=self._personal,
-                name=self._name(client),
-            )
-            parcel = reply_parcel(reply, task)
-            yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
+        """Train the clients of the cohort and yield the replies as the server receives them."""
+        rest = iter(cohort)
+        while clients := list(islice(rest, self.at_once)):
+            for reply in self._replies(task, clients):
+                parcel = reply_parcel(reply, task)
+                yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
+
+    def _replies(self, task: Task, clients: Sequence[int]) -> Sequence[Reply]:
+        """Train these clients together, if there are several, and return their replies."""
+        data = [self._read(task, client) for client in clients]
+        if self._stacked is None or len(clients) == 1:
+            return [self._alone(task, *each) for each in zip(clients, data, strict=True)]
+        return self._stacked.replies(
+            task, list(zip(clients, map(self._name, clients), data, strict=True))
+        )
+
+    def _read(self, task: Task, client: int) -> D:
+        with named_errors(client, task.round, self._name(client)):
+            return self._data[client]
+
+    def _alone(self, task: Task, client: int, data: D) -> Reply:
+        """Train one client."""
+        self._reset()
+        return train_client(
+            self._algorithm,
+            self._model,
+            task,
+            client=client,
+            data=data,
+            train=self._train,
+            store=self._store,
+            buffers=self._policy,
+            personal=self._personal,
+            name=self._name(client),
+        )
 
     def model_of(self, state: ServerState, client: int | str) -> nn.Module:
         """Return a copy of the model as this client has it: the server's, with its own parts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,20 +78,30 @@ class LocalTraining:
         model.train()
         total, count = torch.zeros((), device=device_of(model)), 0
         with explained() as current:
-            for inputs, labels in self._batches(model, data):
-                if count == 0 and self.loss is cross_entropy:
-                    check_default(labels)
-                batch, losses = self._batch(model, inputs, labels, current), list[Tensor]()
+            for batch in self.ready(model, self.drawn(model, data), current):
+                losses = list[Tensor]()
                 closure = partial(self._gradient, model, optimizer, batch, current, losses)
                 optimizer.step(closure)  # type: ignore[arg-type]
                 total += losses[0]
                 count += 1
-        loss = float(total) / count
+        return self.report(float(total) / count, data)
+
+    def report(self, loss: float, data: object) -> dict[str, float]:
+        """Return the metrics of a round; raise an error if ``data`` explain an infinite loss."""
         if not isfinite(loss):
             check_numbers(data, self.loss, scale=True)
         return {"loss": loss}
 
-    def _batches(self, model: nn.Module, data: object) -> Iterator[tuple[Tensor, Tensor]]:
+    def ready(
+        self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], current: list[Batch]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batch of each step as the model takes it; ``current`` explains an error."""
+        for count, (inputs, labels) in enumerate(batches):
+            if count == 0 and self.loss is cross_entropy:
+                check_default(labels)
+            yield self._batch(model, inputs, labels, current)
+
+    def drawn(self, model: nn.Module, data: object) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and labels of each step, on the model's device."""
         if isinstance(data, DataLoader):
             device = device_of(model)

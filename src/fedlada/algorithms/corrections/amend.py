@@ -43,6 +43,7 @@ class Amend(Correction):
     """Mix the local direction with the federation's last average direction g_a."""
 
     name = "amend"
+    stacks = True
     down = ("g_a",)
 
     alpha: float = 0.1
@@ -79,6 +80,7 @@ class AmendAdded(Amend):
     """Add the federation's last average direction g_a to the local direction."""
 
     name = "amend-added"
+    stacks = True
 
     alpha: float = 0.5
     """The shared direction is added 1 - alpha times; 1 adds nothing."""

@@ -31,6 +31,7 @@ class Dyn(Correction):
     """Regularise each client so that its optimum moves to the federation's."""
 
     name = "dyn"
+    stacks = True
     client_state = ("h_i",)
     server_state = ("h",)
     sums = (Sum("delta", into="h"),)

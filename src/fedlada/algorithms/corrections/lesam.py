@@ -30,6 +30,7 @@ class LESAM(Correction):
     """Take gradients ahead of y, along the way that the federation's model went."""
 
     name = "lesam"
+    stacks = True
     client_state = ("x_old",)
 
     rho: float = 0.05
@@ -43,9 +44,7 @@ class LESAM(Correction):
 
     def begin(self, client: Vectors) -> None:
         super().begin(client)
-        e = client.x_old - client.x
-        length = e.norm()
-        client.e = e * (self.rho / length if length else 0.0)
+        client.e = (client.x_old - client.x).of_length(self.rho)
         client.y.add_(client.e)
 
     def step(self, client: Vectors, g: Vector, lr: float) -> None:

@@ -27,6 +27,7 @@ class Nova(Correction):
     """Average what clients did per unit of their learning rates, not all that they did."""
 
     name = "nova"
+    stacks = True
     unit_delta = True
 
     def end(self, client: Vectors, r: Round) -> None:

@@ -22,6 +22,7 @@ class Prox(Correction):
     """Pull the local model back towards the server's."""
 
     name = "prox"
+    stacks = True
 
     mu: float = 0.01
     """Strength of the pull towards the server's model; 0 is no pull."""

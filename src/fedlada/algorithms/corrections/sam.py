@@ -27,6 +27,7 @@ class SAM(Correction):
     """Take each gradient at the worst point nearby; a step then needs a closure."""
 
     name = "sam"
+    stacks = True
 
     rho: float = 0.05
     """Distance from the weights at which the gradient is taken."""
@@ -35,5 +36,4 @@ class SAM(Correction):
         require(self.rho > 0, f"rho is {self.rho}; it must be positive")
 
     def probe(self, client: Vectors, g: Vector) -> Vector | None:
-        length = g.norm()
-        return g * (self.rho / length if length else 0.0)
+        return g.of_length(self.rho)

@@ -30,6 +30,7 @@ class Scaffold(Correction):
     """Correct each gradient by the difference of the global and the client's mean gradient."""
 
     name = "scaffold"
+    stacks = True
     down = ("c",)
     up = ("c_change",)
     client_state = ("c_i",)

@@ -127,6 +127,7 @@ class SharedAdam(Adam):
     """Adam on the client; the server averages and shares its second moment (LocalAdam)."""
 
     name = "adam"
+    stacks = True
     down: ClassVar[Names] = ("v",)
     up: ClassVar[Names] = ("v_i",)
     moments: ClassVar[tuple[Moment, ...]] = (Moment("v_i", of="v"),)
@@ -154,6 +155,7 @@ class AMSGrad(SharedAdam):
     """AMSGrad on the client: Adam whose second moment never falls within a round."""
 
     name = "amsgrad"
+    stacks = True
     up: ClassVar[Names] = ("v_hat",)
     moments = (Moment("v_hat", of="v", rising=True),)
 

@@ -29,6 +29,7 @@ class UnsharedAdam(Adam):
     """Adam on the client, restarted in every round; the server sees neither moment."""
 
     name = "adam-unshared"
+    stacks = True
 
     def begin(self, client: Vectors) -> None:
         client.m, client.v_i = client.y.zeros_like(), client.y.zeros_like()

@@ -38,6 +38,7 @@ class FreshAdamW(Adam):
     """AdamW on the client, with bias correction, restarted in every round."""
 
     name = "adamw-fresh"
+    stacks = True
 
     betas: tuple[float, float] = (0.9, 0.999)
     decoupled_weight_decay: bool = True
@@ -57,6 +58,7 @@ class AdamW(FreshAdamW):
     """AdamW on the client, with bias correction; the client keeps all of its state."""
 
     name = "adamw"
+    stacks = True
     client_state: ClassVar[Names] = ("m", "v_i", "t_each")
 
     def join(self, client: Vectors) -> None:

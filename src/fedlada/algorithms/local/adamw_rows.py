@@ -31,7 +31,7 @@ import torch
 from ..part import Moment, Round
 from ..vectors import Vector, Vectors
 from .adam import Adam
-from .amsgrad_rows import row_means, rows_like
+from .amsgrad_rows import row_mean, rows_like
 
 __all__ = ["AdamWRows"]
 
@@ -41,6 +41,7 @@ class AdamWRows(Adam):
     """AdamW on the client; the server averages and shares its second moment by rows."""
 
     name = "adamw-rows"
+    stacks = True
     down = ("v_rows", "weight_each")
     up = ("v_i_rows",)
     moments = (Moment("v_i_rows", of="v_rows"),)
@@ -55,8 +56,7 @@ class AdamWRows(Adam):
 
     def begin(self, client: Vectors) -> None:
         client.m, client.k_each = client.y.zeros_like(), client.y.counter()
-        pairs = zip(client.y, client.v_rows, strict=True)
-        client.v_i = Vector(torch.empty_like(y).copy_(v) for y, v in pairs)
+        client.v_i = client.y.zeros_like().copy_(client.v_rows)
 
     def move(self, client: Vectors, g: Vector, lr: float) -> None:
         torch._foreach_add_(client.k_each.tensors, 1)
@@ -65,7 +65,7 @@ class AdamWRows(Adam):
         self._corrected(client, g, lr, 1 - beta1**k, 1 - (1 - before) * beta2**k)
 
     def end(self, client: Vectors, r: Round) -> None:
-        client.v_i_rows = row_means(client.v_i)
+        client.v_i_rows = client.v_i.each(row_mean)
 
     def known(self, down: Vectors, r: Round) -> Vectors:
         return Vectors(v_i_rows=down.v_rows * self.betas[1] ** r.steps)

@@ -23,7 +23,7 @@ from ..part import Moment, Round
 from ..vectors import Vector, Vectors, by_rows
 from .adam import Adam
 
-__all__ = ["AMSGradRows", "row_means", "rows_like"]
+__all__ = ["AMSGradRows", "row_mean", "rows_like"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class AMSGradRows(Adam):
     """AMSGrad on the client with one second moment per row."""
 
     name = "amsgrad-rows"
+    stacks = True
     down = ("v_rows",)
     up = ("v_hat_rows",)
     moments = (Moment("v_hat_rows", of="v_rows", rising=True),)
@@ -48,6 +49,7 @@ class AMSGradRows(Adam):
         beta1, beta2 = self.betas
         if self.decoupled_weight_decay:
             torch._foreach_mul_(client.y.tensors, 1 - lr * self.weight_decay)
+        mean_square = client.y.lift(_mean_square)
         squares, decay = [], 0.0 if self.decoupled_weight_decay else self.weight_decay
         # Reuse one buffer for all tensors: allocating it costs more than the arithmetic.
         most = max((t.numel() for t in g), default=0) if decay else 0
@@ -56,7 +58,7 @@ class AMSGradRows(Adam):
             if room is not None:
                 t = torch.add(t, y, alpha=decay, out=room[: t.numel()].view(t.shape))
             m.lerp_(t, 1 - beta1)
-            squares.append(_mean_square(t))
+            squares.append(mean_square(t))
         torch._foreach_lerp_(client.v_i.tensors, squares, 1 - beta2)
         torch._foreach_maximum_(client.v_hat_rows.tensors, client.v_i.tensors)
         for y, m, root in zip(client.y, client.m, client.v_hat_rows.sqrt(), strict=True):
@@ -74,12 +76,9 @@ def rows_like(x: Vector, value: float) -> Vector:
     return Vector(t.new_full(by_rows(t.shape), value) for t in x)
 
 
-def row_means(vector: Vector) -> Vector:
+def row_mean(t: Tensor) -> Tensor:
     """Return the mean of each row; of a tensor with one dimension, each element."""
-    return Vector(
-        t.mean(dim=tuple(range(1, t.dim())), keepdim=True) if t.dim() > 1 else t.clone()
-        for t in vector
-    )
+    return t.mean(dim=tuple(range(1, t.dim())), keepdim=True) if t.dim() > 1 else t.clone()
 
 
 def _mean_square(t: Tensor) -> Tensor:

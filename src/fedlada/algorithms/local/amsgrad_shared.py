@@ -29,6 +29,7 @@ class SharedAMSGrad(AMSGrad):
     """AMSGrad on the client; the server averages and shares both of its moments."""
 
     name = "amsgrad-shared"
+    stacks = True
     down = ("v", "m_mean")
     up = ("v_hat", "m")
     directions = ("m",)

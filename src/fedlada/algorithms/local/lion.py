@@ -33,6 +33,7 @@ class Lion(LocalRule):
     """Lion on the client: steps of one size along the sign of a momentum."""
 
     name = "lion"
+    stacks = True
     down = ("m_mean",)
     up = ("m",)
     directions = ("m",)

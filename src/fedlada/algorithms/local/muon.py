@@ -38,6 +38,7 @@ settle where the gradient of the mean loss is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -74,10 +75,8 @@ class Muon(LocalRule):
             torch._foreach_mul_(client.y.tensors, 1 - lr * self.weight_decay)
         names = client.y.names or [""] * len(client.y)
         for y, m, name in zip(client.y, self.along(client), names, strict=True):
-            flat = m.dim() < 2 or any(word in name for word in self.flat)
-            rows = m.reshape(1, -1) if flat else m.reshape(m.shape[0], -1)
-            factor = 0.2 * max(rows.shape) ** 0.5
-            y.add_(orthogonal(rows).reshape(y.shape), alpha=-lr * factor)
+            flat = any(word in name for word in self.flat)
+            client.y.lift(partial(follow, lr=lr, flat=flat))(y, m)
 
     def along(self, client: Vectors) -> Vector:
         """Return the vector whose orthogonal factor a step follows."""
@@ -89,6 +88,7 @@ class SharedMuon(Muon):
     """Muon on the client; the server averages and shares its momentum."""
 
     name = "muon"
+    stacks = True
     down = ("m_mean",)
     up = ("m",)
     directions = ("m",)
@@ -108,6 +108,7 @@ class KeptMuon(Muon):
     """Muon on the client, which keeps its momentum from round to round."""
 
     name = "muon-kept"
+    stacks = True
     client_state = ("m",)
 
     def begin(self, client: Vectors) -> None:
@@ -119,6 +120,7 @@ class FreshMuon(Muon):
     """Muon on the client, whose momentum starts at 0 in every round; nothing is shared."""
 
     name = "muon-fresh"
+    stacks = True
 
     def begin(self, client: Vectors) -> None:
         client.m = client.y.zeros_like()
@@ -129,6 +131,7 @@ class CorrectedMuon(KeptMuon):
     """Muon along the mean momentum of all clients, renewed by the change of this client's own."""
 
     name = "muon-corrected"
+    stacks = True
     down = ("m_mean",)
     up = ("m_change",)
     sums = (Sum("m_change", into="m_mean"),)
@@ -146,6 +149,13 @@ class CorrectedMuon(KeptMuon):
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         server.m_mean = server.m_mean.add(mean.m_change, alpha=r.accepted / r.clients)
+
+
+def follow(y: Tensor, m: Tensor, *, lr: float, flat: bool) -> Tensor:
+    """Move a tensor along the orthogonal factor of m; a ``flat`` one is a single row."""
+    rows = m.reshape(1, -1) if flat or m.dim() < 2 else m.reshape(m.shape[0], -1)
+    factor = 0.2 * max(rows.shape) ** 0.5
+    return y.add_(orthogonal(rows).reshape(y.shape), alpha=-lr * factor)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class SGD(LocalRule):
     """Plain stochastic gradient descent on the client."""
 
     name = "sgd"
+    stacks = True
 
     lr: float = 0.1
     weight_decay: float = 1e-3
