@@ -100,7 +100,7 @@ class Checkpoint:
     def check(self, config: Mapping[str, Plain], *, threads: int | None = None) -> None:
         """Raise an error that names the differences unless ``config`` is what was saved.
 
-        Other versions, or clients that now train with another number of threads, are a warning.
+        Other versions, another number of threads or another kind of processor are a warning.
         """
         changed = differences(config, self.config)
         if changed:
@@ -115,7 +115,8 @@ class Checkpoint:
         ]
         if other:
             warnings.warn(
-                f"the checkpoint was saved with other versions or threads ({'; '.join(other)}): the"
+                f"the checkpoint was saved with other versions or threads, or on another processor"
+                f" ({'; '.join(other)}): the"
                 " resumed run may differ in some bits",
                 stacklevel=3,
             )
@@ -373,7 +374,10 @@ def safetensors() -> ModuleType:
 
 def versions(threads: int | None = None) -> dict[str, str]:
     """Return what decides the bits of a run besides its settings, as far as it is known."""
-    installed = {"python": platform.python_version()}
+    installed = {
+        "python": platform.python_version(),
+        "instructions of the CPU": torch.backends.cpu.get_cpu_capability(),
+    }
     if threads is not None:
         installed["threads"] = str(threads)
     for package in ("fedlada", "torch", "flwr"):
