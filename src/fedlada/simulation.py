@@ -243,7 +243,8 @@ def simulate(
 
     With ``workers``, as many forked processes share the clients of each round, with one thread
     each; a script that ``torchrun`` started shares them among its ranks, and rank 0 has the records
-    and the result.  The bits are the same, and a run may be continued with another number.
+    and the result.  The bits are those of one process with one thread
+    (``torch.set_num_threads(1)``), and a run may be continued with another number of workers.
 
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:

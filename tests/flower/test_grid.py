@@ -450,3 +450,11 @@ def test_a_run_of_which_no_round_was_applied_ends_with_an_error(tmp_path):
     for _ in range(2):  # it does not become a success when it is started again
         with pytest.raises(NothingApplied, match="none of 2 rounds changed the model"):
             run_server(MemoryGrid(app, nodes=2), config, model)
+
+
+def test_a_server_that_resumes_with_another_number_of_threads_warns(tmp_path, monkeypatch):
+    more = {"cohort": 2, "checkpoints": str(tmp_path)}
+    run_server(memory_grid(), ServerConfig.read(more | {"rounds": 1}), model)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.warns(UserWarning, match=r"threads 1 then, 2 now"):
+        run_server(memory_grid(), ServerConfig.read(more | {"rounds": 2}), model)

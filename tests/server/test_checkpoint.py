@@ -223,6 +223,13 @@ def test_another_number_of_threads_is_a_warning(tmp_path, monkeypatch):
         start(tmp_path)
 
 
+def test_another_kind_of_processor_is_a_warning(tmp_path, monkeypatch):
+    start(tmp_path, rounds=2).run()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SOMETHING ELSE")
+    with pytest.warns(UserWarning, match=r"then, SOMETHING ELSE now.*may differ in some bits"):
+        start(tmp_path)
+
+
 def test_the_model_is_exported_as_a_plain_state_dict(tmp_path):
     from safetensors.torch import load_file
 

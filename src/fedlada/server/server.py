@@ -57,7 +57,8 @@ class Server:
         Checkpoints must be of a run with the same plan and the same ``config``, which has all
         other values that affect the result; only the plan's ``FREE`` fields may change.
         The server's vectors are where the model is, or on the CPU if that device has no float64.
-        ``threads`` is the number with which clients train, if it is known: it decides bits.
+        ``threads`` is the number that decides bits: that of the clients if they train here, or that
+        of this process.
         ``watch`` makes the watchers, which get every record; by default the environment chooses
         them.
         """

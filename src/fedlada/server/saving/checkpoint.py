@@ -110,8 +110,8 @@ class Checkpoint:
     ) -> None:
         """Raise an error that names the differences unless ``config`` is what was saved.
 
-        Other versions, another device, or clients that now train with another number of threads
-        are a warning.
+        Other versions, another device or kind of processor, or clients that now train with another
+        number of threads are a warning.
         """
         changed = differences(config, self.config)
         if changed:
@@ -126,8 +126,8 @@ class Checkpoint:
         ]
         if other:
             warnings.warn(
-                "the checkpoint was saved with other versions or threads, or on another device"
-                f" ({'; '.join(other)}): the resumed run may differ in some bits",
+                "the checkpoint was saved with other versions or threads, or on another device or"
+                f" processor ({'; '.join(other)}): the resumed run may differ in some bits",
                 stacklevel=3,
             )
 
@@ -420,7 +420,10 @@ def safetensors() -> ModuleType:
 
 def versions(threads: int | None = None, device: str | None = None) -> dict[str, str]:
     """Return what decides the bits of a run besides its settings, as far as it is known."""
-    installed = {"python": platform.python_version()}
+    installed = {
+        "python": platform.python_version(),
+        "instructions of the CPU": torch.backends.cpu.get_cpu_capability(),
+    }
     if threads is not None:
         installed["threads"] = str(threads)
     if device is not None:
