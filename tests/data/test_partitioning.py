@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from fedlada.data import KINDS, partition
+from fedlada.data.partitioning import held_out_alike
 
 # As CIFAR-10 has them: ten classes of 5,000.
 CIFAR10 = torch.arange(50_000) % 10
@@ -203,3 +204,27 @@ def test_iid_does_not_look_at_labels():
     by_number = partition(torch.rand(500), "iid", clients=7, seed=3)
     for rows, same in zip(by_class.indices, by_number.indices, strict=True):
         assert torch.equal(rows, same)
+
+
+def test_held_out_samples_go_to_the_clients_that_train_on_their_classes():
+    labels = torch.arange(1000) % 10
+    among = partition(labels, "client-prior", clients=20, concentration=0.1, seed=1)
+    test = torch.arange(400) % 10
+    dealt = held_out_alike(test, among, seed=3)
+    assert torch.cat(dealt.indices).sort().values.equal(torch.arange(400))
+    trained, held = (one.summary().histograms for one in (among, dealt))
+    shares = 40 * trained / trained.sum(0)
+    assert (held - shares).abs().max() <= 1
+    again = held_out_alike(test, among, seed=3)
+    assert all(map(torch.equal, dealt.indices, again.indices))
+    other = held_out_alike(test, among, seed=4)
+    assert not all(map(torch.equal, dealt.indices, other.indices))
+
+
+def test_held_out_samples_without_classes_are_dealt_by_size_and_owners_get_their_own():
+    among = partition(torch.rand(30), "natural", owners=["a"] * 10 + ["b"] * 20)
+    sizes = held_out_alike(torch.rand(9), among).summary().sizes
+    assert sizes.tolist() == [3, 6]
+    own = held_out_alike(torch.rand(4), among, owners=["b", "c", "b", "a"])
+    assert [rows.tolist() for rows in own.indices] == [[3], [0, 2]]
+    assert own.names == ("a", "b")

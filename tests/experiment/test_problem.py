@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+import fedlada
+from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import experiment, parse
+from fedlada.experiment.run.directory import RunDirectory
+from fedlada.experiment.run.execute import run
 from fedlada.experiment.run.problem import build, split
 
 DIGITS = ("data.dataset=digits", "data.clients=10")
@@ -66,3 +70,47 @@ def test_models_take_cifar_sized_images(model):
     images = Images(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
     config = experiment(dict([parse(f"model.{model}")]), source="words")
     assert _model(config, images)(torch.zeros(2, 3, 32, 32)).shape == (2, 2)
+
+
+def test_clients_evaluate_on_held_out_examples_with_the_classes_that_they_train_on():
+    words = ("data.concentration=0.05", "evaluate.cohort=all")
+    problem = build(configured(*words))
+    assert sum(problem.held_out.sizes) == 360
+    for client in range(10):
+        own = set(problem.clients[client].labels.tolist())
+        assert set(problem.held_out[client].labels.tolist()) <= own
+    alone = build(configured(*words, "data.only=3", "federation.cohort=1")).held_out
+    assert len(alone) == 1
+    assert torch.equal(alone[0].inputs, problem.held_out[3].inputs)
+    assert build(configured()).held_out is None
+
+
+def test_the_clients_of_an_experiment_evaluate_and_their_mean_is_the_score(tmp_path):
+    """Every test example belongs to one client, so the mean over examples is the server's."""
+    words = ("federation.cohort=2", "federation.rounds=2", "train.steps=2", "federation.guard=off")
+    words += ("evaluate.cohort=all", "evaluate.tune=3", "engine.workers=2")
+    RunDirectory(tmp_path).prepare(configured(*words))
+    records = list(run(tmp_path))
+    for record in records:
+        assert record.evaluated_by == 10
+        wanted = record.metrics["test_accuracy"]
+        assert record.evaluation["accuracy"] == pytest.approx(wanted, rel=1e-12)
+        assert record.evaluation["accuracy_tuned"] > 0
+    table = fedlada.frame(tmp_path, by="client")
+    assert table.shape[0] == 20
+    assert "accuracy_evaluation_worst" in fedlada.frame(tmp_path).columns
+    RunDirectory(tmp_path).prepare(configured(*words[:4], "federation.rounds=3"))
+    assert [record.evaluated_by for record in run(tmp_path)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate.tune=3"], "evaluate.cohort is 0"),
+        (["evaluate.cohort=all", "engine.name=ray"], "engine.name=process"),
+        (["evaluate.cohort=all", "federation.attack=sign-flip"], "without federation.attack"),
+    ],
+)
+def test_what_no_client_can_evaluate_is_refused(words, said):
+    with pytest.raises(ExperimentError, match=said):
+        configured(*words)

@@ -7,6 +7,7 @@ that clients differ in size. ``iid`` deals the samples out evenly at random. ``n
 client of each owner, such as a writer, a hospital or a role in a play.
 """
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -150,6 +151,46 @@ def partition(
         torch.tensor(partitioner.load_partition(client)[:]["row"]) for client in range(count)
     )
     return Partition(kind=kind, indices=indices, labels=labels)
+
+
+def held_out_alike(
+    held_out: Tensor,
+    among: Partition,
+    *,
+    seed: int = 0,
+    owners: Sequence[int | str] | Tensor | None = None,
+) -> Partition:
+    """Split held-out samples with these labels over the clients of a partition.
+
+    Each sample goes to one client.  Of each class, a client gets a share in proportion to its
+    samples of that class in the partition; without classes, in proportion to all its samples.  If
+    the clients are owners and ``owners`` are those of the held-out samples, each gets its own.
+    """
+    if among.names and owners is not None:
+        each = list(map(str, owners.tolist() if isinstance(owners, Tensor) else owners))
+        of_owner: dict[str, list[int]] = {name: [] for name in among.names}
+        for row, owner in enumerate(each):
+            of_owner.get(owner, []).append(row)
+        indices = [torch.tensor(rows, dtype=torch.int64) for rows in of_owner.values()]
+        return Partition(among.kind, tuple(indices), held_out, among.names)
+    summary = among.summary()
+    sizes, histograms = summary.sizes.tolist(), summary.histograms
+    classes = held_out if histograms is not None and _name_classes(held_out) else None
+    order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(seed))
+    parts: list[list[Tensor]] = [[] for _ in sizes]
+    for number in range(1 if classes is None else int(classes.max()) + 1):
+        rows = order if classes is None else order[classes[order] == number]
+        counts: list[int] = sizes
+        if histograms is not None and classes is not None and number < histograms.shape[1]:
+            of_class = histograms[:, number].tolist()
+            counts = of_class if any(of_class) else sizes
+        ends = [0, *itertools.accumulate(counts)]
+        # Rounded sums: every sample goes to one client, and every share is within one of its size.
+        cuts = [(2 * end * len(rows) + ends[-1]) // (2 * ends[-1]) for end in ends]
+        for part, (first, last) in zip(parts, itertools.pairwise(cuts), strict=True):
+            part.append(rows[first:last])
+    indices = [torch.cat(part).sort().values for part in parts]
+    return Partition(among.kind, tuple(indices), held_out, among.names)
 
 
 def _natural(

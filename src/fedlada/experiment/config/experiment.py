@@ -117,6 +117,14 @@ class Experiment(Section):
                 f"federation.attack is {self.federation.attack!r}, which needs all clients in one"
                 " process; choose engine.name=process and engine.workers=1"
             )
+        if self.evaluate.cohort and not (
+            self.engine.name == "process" and self.federation.attack == HONEST
+        ):
+            raise ValueError(
+                f"evaluate.cohort is {self.evaluate.cohort!r}, and only clients in this process"
+                " that do not attack evaluate the model; leave it out, or choose"
+                " engine.name=process without federation.attack"
+            )
         if not foreign(self.data.task, info):
             for target in self.evaluate.targets:
                 self.objective().scale.check_target(target, "evaluate.targets")

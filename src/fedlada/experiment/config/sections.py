@@ -229,6 +229,22 @@ class Evaluate(Section):
     """The number of training examples to evaluate on as well."""
     targets: Annotated[tuple[float, ...], Field(strict=False), Free] = ()
     """Scores, such as accuracies; comparisons show when each run reached them."""
+    cohort: Annotated[
+        Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"], Free
+    ] = 0
+    """The number of clients that evaluate the model on held-out examples of their own, or the
+    probability of each; or all."""
+    tune: Annotated[int, Field(ge=0), Free] = 0
+    """The number of local steps after which these clients evaluate once more."""
+
+    @model_validator(mode="after")
+    def _tuned_clients_evaluate(self) -> Evaluate:
+        if self.tune and not self.cohort:
+            raise ValueError(
+                f"evaluate.tune is {self.tune} and evaluate.cohort is 0, so no client evaluates;"
+                ' add evaluate.cohort = "all", or leave evaluate.tune out'
+            )
+        return self
 
 
 class Engine(Section):

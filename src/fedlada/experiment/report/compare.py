@@ -11,6 +11,7 @@ from rich.table import Table as TextTable
 from rich.text import Text as Line
 
 from ..results.scores import unapplied
+from .clients import clients
 from .page import Block, Table, Text
 from .runs import Runs
 from .tables import attacks, costs, incidents, scores
@@ -26,7 +27,7 @@ def comparison(
 ) -> Group:
     """Return the scores, the costs of targets and attacks, and the replies that were not used."""
     runs = Runs.read(directories, targets, rounds)
-    blocks = [scores(runs), *costs(runs), *attacks(runs), *incidents(runs)]
+    blocks = [scores(runs), *clients(runs), *costs(runs), *attacks(runs), *incidents(runs)]
     parts = [part for block in blocks for part in _parts(block)]
     return Group(*parts, *(Line(warning, "bold") for warning in unapplied(runs.ends)))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..config.sections import Data
 from ..packed import directory_of
 from ..results.scores import capital, unapplied
+from .clients import clients
 from .figures import measures, scores as score_curves, styled
 from .page import HTML, MARKDOWN, Section, Text, write_pages
 from .pairs import forest, pairs, reference_of
@@ -50,6 +51,7 @@ def _sections(runs: Runs, reference: str, command: str) -> list[Section]:
     return [
         Section("Summary", [*_warnings(runs), *summary(runs), scores(runs)]),
         Section(capital(runs.measure), score_curves(runs)),
+        Section("Clients", clients(runs)),
         Section("Cost of each target", costs(runs)),
         Section("Cost of each attack", attacks(runs)),
         Section("How sure", [*([intervals] if intervals else []), *pairs(runs, reference)]),

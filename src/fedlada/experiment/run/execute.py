@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ...data import ClientData
 from ...devices import chosen
+from ...engines.client_evaluation import ClientEvaluation
 from ...processes import keep_memory
 from ...protocol.engine import Engine
 from ...redteam.defences import HONEST
@@ -75,6 +77,7 @@ def _simulation(
         problem.clients,
         train=problem.train,
         evaluate=evaluate,
+        evaluate_clients=_client_evaluation(config, problem),
         checkpoints=checkpoints,
         engine=clients,
         devices=None if config.devices is None else config.devices.model_dump(),
@@ -83,4 +86,18 @@ def _simulation(
         callbacks=trackers(config, directory.path),
         quiet=True,
         **config.plan().settings(),
+    )
+
+
+def _client_evaluation(config: Experiment, problem: Problem) -> ClientEvaluation[ClientData] | None:
+    """Return how clients evaluate the model, if they do."""
+    evaluate = config.evaluate
+    if problem.held_out is None:
+        return None
+    tune = replace(problem.train, steps=evaluate.tune, epochs=None) if evaluate.tune else None
+    return ClientEvaluation(
+        data=problem.held_out,
+        evaluate=problem.evaluate_client,
+        tune=tune,
+        cohort=evaluate.cohort,
     )

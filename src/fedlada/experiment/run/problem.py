@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...data import Augment, Clients, Examples, Images, Partition, partition
+from ...data.partitioning import held_out_alike
 from ...devices import seeded
 from ...errors import ExperimentError
 from ...protocol.seeds import seed_of
-from ...training.evaluation import Evaluation
+from ...training.evaluation import Evaluation, LocalEvaluation
 from ...training.local import LocalTraining
 from ...training.objective import BINARY, Objective, objective_of
 from ..config.experiment import Experiment
@@ -29,8 +30,11 @@ class Problem:
 
     model: nn.Module
     clients: Clients
+    held_out: Clients | None
+    """The examples of the evaluation, split over the clients, if these evaluate."""
     train: LocalTraining
     evaluate: Callable[[nn.Module], Mapping[str, float]]
+    evaluate_client: LocalEvaluation
     objective: Objective
 
 
@@ -47,6 +51,7 @@ def build(config: Experiment) -> Problem:
     return Problem(
         model=model,
         clients=Clients(train, held),
+        held_out=_held_out(config, train, held_out),
         train=LocalTraining(
             steps=config.train.steps,
             epochs=config.train.epochs,
@@ -57,6 +62,7 @@ def build(config: Experiment) -> Problem:
             autocast=config.train.autocast,
         ),
         evaluate=_evaluation(config, train, held_out, objective, prepare),
+        evaluate_client=LocalEvaluation(prepare=_plain(prepare), objective=objective),
         objective=objective,
     )
 
@@ -81,15 +87,32 @@ def split(config: Experiment) -> tuple[Examples, Examples]:
 
 def holders(data: Data, train: Examples) -> Partition:
     """Return the partition of the training examples over the clients."""
-    natural = data.partition == "natural"
-    everybody = partition(
+    return _only(data, _everybody(data, train))
+
+
+def _everybody(data: Data, train: Examples) -> Partition:
+    """Return the partition over all clients, even if one of them is alone."""
+    return partition(
         train.labels,
         data.partition,
         clients=data.clients,
         concentration=data.concentration,
         seed=data.seed,
-        owners=_owners(train) if natural else None,
+        owners=_owners(train) if data.partition == "natural" else None,
     )
+
+
+def _held_out(config: Experiment, train: Examples, held_out: Examples) -> Clients | None:
+    """Return the examples of the evaluation split over the clients, if these evaluate."""
+    if not config.evaluate.cohort:
+        return None
+    data = config.data
+    seed, everybody = seed_of(data.seed, "held out"), _everybody(data, train)
+    dealt = held_out_alike(held_out.labels, everybody, seed=seed, owners=held_out.owners)
+    return Clients(held_out, _only(data, dealt))
+
+
+def _only(data: Data, everybody: Partition) -> Partition:
     if data.only is None:
         return everybody
     if data.only >= len(everybody):
@@ -198,9 +221,8 @@ def _evaluation(
     if config.evaluate.train_sample:
         rows = _shuffled(len(train), config.data.seed, "train sample")
         sets["train"] = train.rows(rows[: config.evaluate.train_sample])
-    plain = prepare.plain if isinstance(prepare, Augment) else prepare
     evaluations = [
-        Evaluation(data=examples, prepare=plain, objective=objective, split=name)
+        Evaluation(data=examples, prepare=_plain(prepare), objective=objective, split=name)
         for name, examples in sets.items()
     ]
 
@@ -210,6 +232,11 @@ def _evaluation(
         }
 
     return evaluate
+
+
+def _plain(prepare: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor] | None:
+    """Return how inputs are prepared for an evaluation."""
+    return prepare.plain if isinstance(prepare, Augment) else prepare
 
 
 def _shuffled(count: int, seed: int, purpose: str) -> Tensor:
