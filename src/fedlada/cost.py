@@ -91,6 +91,7 @@ def count(plan: Plan, model: nn.Module, *, cohort: float) -> Cost:
     """Return the cost of a run with ``cohort`` clients in each round."""
     algorithm = plan.algorithm
     x = Vector(p.detach() for p in federated_parameters(model, plan.personal).values())
+    cohort = per_round(plan, cohort)
     buffers = federated_buffers(model, plan.buffers, plan.personal)
     personal = Vector(t.detach() for t in personal_tensors(model, plan.personal).values())
     server = algorithm.start(x.clone())
@@ -102,6 +103,7 @@ def count(plan: Plan, model: nn.Module, *, cohort: float) -> Cost:
     own = algorithm.local.alone(personal).nbytes() if personal else 0
     whole_model, reply = x.nbytes() + buffers.nbytes() + personal.nbytes(), up.nbytes()
     fixed, holds = whole_model + server.nbytes(), cohort
+    fixed += plan.staleness * down.nbytes()  # of earlier rounds, whose replies may still come
     if plan.aggregator().is_mean:  # other rules hold all replies
         fixed += SUM * sum(vector.numel() for vector in up.values())
         holds = min(TOGETHER, cohort)
@@ -115,6 +117,11 @@ def count(plan: Plan, model: nn.Module, *, cohort: float) -> Cost:
         later_round=fixed + round(holds * reply),
         checkpoint=server.nbytes() + personal.nbytes(),
     )
+
+
+def per_round(plan: Plan, cohort: float) -> float:
+    """Return how many clients of a cohort are asked in a round: with staleness, those missing."""
+    return min(cohort, plan.close_after or cohort) if plan.staleness else cohort
 
 
 def _client(plan: Plan, server: Vectors, x: Vector) -> Vectors:
@@ -131,17 +138,18 @@ def time_of(plan: Plan, timetable: Timetable, *, clients: int) -> Time:
     """Return what the rounds of a plan take; of a long run, the first are drawn."""
     size = len(plan.cohort.cohort(plan.seed, 0, clients))
     drawn = min(plan.rounds, max(MOST_TASKS // size, 1))
-    seconds, asked, accepted, failed = 0.0, list[int](), list[int](), 0
+    seconds, asked, accepted, failed, wasted = 0.0, list[int](), list[int](), 0, 0
     for expected in schedule(replace(plan, rounds=drawn), timetable, clients=clients):
         seconds = expected.time
         asked += expected.cohort
         accepted += expected.accepted
         failed += expected.failures.total()
+        wasted += expected.wasted
     takes = {client: timetable.devices.seconds(client, timetable.work) for client in asked}
     slowest = set(sorted(takes, key=takes.__getitem__)[-max(1, len(takes) // 10) :])
     return Time(
         seconds=seconds * plan.rounds / max(drawn, 1),
-        wasted=(len(asked) - failed - len(accepted)) / max(len(asked), 1),
+        wasted=wasted / max(len(asked), 1),
         failed=failed / max(len(asked), 1),
         slowest=sum(client in slowest for client in accepted) / max(len(accepted), 1),
     )
@@ -248,6 +256,7 @@ def table(title: str, plan: Plan, cohort: float, found: Cost) -> str:
         share = sent.nbytes / found.parameters
         cells = (f"{sent.nbytes:,}", f"{share:.3f}", f"{share / 4:.3f}")
         vectors.append((sent.way, sent.vector, sent.codec, *cells))
+    cohort = per_round(plan, cohort)
     totals = [("", "a client, a round", f"{cohort:,.6g} clients", f"{plan.rounds:,} rounds")]
     for name, one in (("bytes down", found.nbytes("down")), ("bytes up", found.nbytes("up"))):
         a_round = cohort * one

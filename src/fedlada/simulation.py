@@ -214,9 +214,10 @@ def simulate(
     learning rate.  ``cohort`` is the number of clients of each round, a share of them such as 0.1,
     or ``"all"``; a federation of fewer than ten clients takes all by default.  Every client counts
     equally, however many examples it has, unless ``weighting`` is ``"examples"``.  ``settings`` are
-    those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``minimum``, ``guard``,
-    ``aggregator``, ``buffers``, ``personal``, ``codec`` and ``evaluate_every``.  The first round
-    prints what the run will do to standard error, unless ``quiet``.
+    those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``deadline``,
+    ``staleness``, ``aging``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``personal``,
+    ``codec`` and ``evaluate_every``.  The first round prints what the run will do to standard
+    error, unless ``quiet``.
 
     ``evaluate(model)`` evaluates the server's model.  ``evaluate_clients`` are held-out examples of
     each client, or a :class:`ClientEvaluation` that also says how and how often: every client
@@ -239,7 +240,8 @@ def simulate(
 
     With ``devices``, clients are slow, far away or absent as :class:`fedlada.engines.Devices` say:
     replies arrive in that order, ``close_after`` and ``deadline`` apply to it, and records have
-    the simulated ``time``.
+    the simulated ``time``.  With ``staleness``, too, replies that come after a round was closed
+    still count, in a later one: rounds wait for nobody.
 
     With ``workers``, as many forked processes share the clients of each round, with one thread
     each; a script that ``torchrun`` started shares them among its ranks, and rank 0 has the records
@@ -258,6 +260,11 @@ def simulate(
         algorithm = named_algorithm(algorithm, lr=lr)
     plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
     shared = _shared(workers, engine)
+    require(
+        not plan.staleness or shared is None,
+        f"staleness is {plan.staleness} and several processes share the clients of a round, which"
+        " cannot train late ones yet: run it in one process, or leave staleness out",
+    )
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working, scratch = _placed(_working(model, plan.seed), shared), None
@@ -336,6 +343,11 @@ def _timetable(
 ) -> Timetable | None:
     """Return when clients answer, if they have devices; otherwise nobody is ever late."""
     if devices is None:
+        require(
+            not plan.staleness,
+            f"staleness is {plan.staleness} and clients have no devices, so nobody is late: give"
+            " devices=fedlada.engines.Devices(), or leave staleness out",
+        )
         require(
             plan.deadline is None,
             f"deadline is {plan.deadline} and clients have no devices, so nobody is late: give"

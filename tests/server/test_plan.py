@@ -43,6 +43,8 @@ OTHER = {
     "weighting": [("examples", "examples", "examples")],
     "close_after": [(2, 2, 2)],
     "deadline": [(2.5, 2.5, 2.5)],
+    "staleness": [(6, 6, 6)],
+    "aging": [("none", "none", "none")],
     "minimum": [(2, 2, 2)],
     "guard": [(Guard(slack=5.0), Guard(slack=5.0), "slack = 5.0"), (None, None, "off")],
     "aggregator": [
@@ -54,8 +56,11 @@ OTHER = {
     "codec": [(..., "delta=toy", "delta=toy")],
     "evaluate_every": [(3, 3, 3)],
 }
-LATE = {"deadline"}
+LATE = {"deadline", "staleness"}
 """Fields that need clients who may be late."""
+NEEDED = {"staleness": {"close_after": 4}}
+"""Fields without which another has no meaning."""
+STALE = {"staleness": 3, "close_after": 4}
 CASES = [(name, *values) for name in FIELDS for values in OTHER[name]]
 
 
@@ -78,7 +83,8 @@ def from_simulate(**given) -> Plan:
 
 
 def from_toml(tmp_path, name: str | None = None, value: object = None) -> Plan:
-    lines = ['[data]\ndataset = "digits"\n']
+    lines = [f"{PLANNED[key]} = {other}\n" for key, other in NEEDED.get(name, {}).items()]
+    lines += ['[data]\ndataset = "digits"\n']
     if name is not None:
         key = "algorithm" if name == "algorithm" else PLANNED[name]
         table = isinstance(value, str) and value.startswith("{")
@@ -91,7 +97,8 @@ def from_toml(tmp_path, name: str | None = None, value: object = None) -> Plan:
 
 
 def from_flower(name: str | None = None, value: object = None) -> Plan:
-    return ServerConfig.read({} if name is None else {KEYS[name]: value}).plan
+    given = {} if name is None else {name: value, **NEEDED.get(name, {})}
+    return ServerConfig.read({KEYS[key]: other for key, other in given.items()}).plan
 
 
 @pytest.mark.parametrize(("name", "meant", "given", "plain"), CASES)
@@ -99,15 +106,16 @@ def test_every_field_can_be_set_through_every_door_and_means_the_same(
     tmp_path, name, meant, given, plain
 ):
     plans = [
-        from_simulate(**{name: given}),
+        from_simulate(**{name: given}, **NEEDED.get(name, {})),
         from_toml(tmp_path, name, plain),
         from_flower(name, plain),
     ]
     for plan in plans:
         assert plan == plans[0]
         assert plan.identity() == plans[0].identity()
-    assert plans[0] != Plan()
-    assert (plans[0].identity() == Plan().identity()) == (name in FREE)
+    without = Plan(**NEEDED.get(name, {}))
+    assert plans[0] != without
+    assert (plans[0].identity() == without.identity()) == (name in FREE)
     assert getattr(plans[0], name) == (Codecs.read(plain) if name == "codec" else meant)
 
 
@@ -147,6 +155,13 @@ def test_the_identity_is_plain_and_survives_a_file():
         ({"codec": "a | b | c"}, "write the vectors that go down, then"),
         ({"weighting": "size"}, "weighting is 'size'; it must be one of uniform, examples"),
         ({"close_after": 1, "minimum": 2}, "a round cannot close below its minimum"),
+        ({"staleness": -1}, "staleness is -1; it must be a whole number, 0 or more"),
+        ({"staleness": 3}, "close_after is None, so every round waits for its whole cohort"),
+        (STALE | {"cohort": 0.5}, "cohort is a share of the clients; with staleness it is the"),
+        (STALE | {"cohort": 4}, "cohort is 4 and close_after is 4, so every round waits for all"),
+        (STALE | {"aggregator": "coordinate-median"}, "takes no weights: choose aging='none'"),
+        (STALE | {"workers": 2}, "several processes share the clients of a round"),
+        ({"aging": "square"}, "aging is 'square'; it must be one of root, none"),
         ({"lr_decay": 2.0}, "lr_decay is 2.0; it must be above 0 and at most 1"),
         ({"seed": -1}, "seed is -1; it must be a whole number, 0 or more"),
         ({"roundz": 3}, "a plan has no 'roundz'; did you mean 'rounds'"),

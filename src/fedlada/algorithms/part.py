@@ -34,8 +34,9 @@ class Round:
 
     On a client, ``steps`` and ``lr_sum`` are those of the client; on the server they are means
     over the accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K
-    if the rate is constant within the round.  ``delta_square`` is the server's alone: the mean of
-    the squared norms of the replies' deltas.
+    if the rate is constant within the round.  ``delta_square`` and ``damping`` are the server's
+    alone: the mean of the squared norms of the replies' deltas, and a factor on the server's step,
+    below 1 where replies came late.
     """
 
     steps: float
@@ -44,6 +45,7 @@ class Round:
     clients: int = 1
     updates: int = 0
     delta_square: float = 0.0
+    damping: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class Part:
     momentum; a guard limits each of their tensors, since few long ones would turn all clients."""
     unit_delta: ClassVar[bool] = False
     """Whether ``end`` divides delta by lr_sum, so that it grows no longer with it."""
+    late: ClassVar[str] = ""
+    """Why replies that come late may do harm (``staleness``); empty if nothing is known."""
     stacks: ClassVar[bool] = False
     """Whether the client half serves a :class:`~.stack.Stack` of clients as it serves one: it acts
     elementwise, or through ``Vector.lift``, ``each`` and ``of_length``.  A class that overrides a

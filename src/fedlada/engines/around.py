@@ -27,6 +27,11 @@ class Around:
         """Whether its clients keep vectors between rounds."""
         return self._engine.keeps
 
+    @property
+    def waits(self) -> bool:
+        """Whether the engine also yields late replies to earlier tasks."""
+        return getattr(self._engine, "waits", False)
+
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Pass the call on to the engine."""
         self._engine.commit(task, clients)

@@ -8,8 +8,9 @@ costs no more than a small one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -20,13 +21,15 @@ from ..protocol.messages import Failure, Reply, Task
 from ..server.collect.waves import Arrival
 from ..server.plan import Plan
 from ..server.sizes import message_bytes
-from ..server.state import ServerState
+from ..server.state import Flight, ServerState
 from ..training.examples import examples_in
 from .around import Around
 from .devices import Devices, Work
 from .sites import ClientDatasets
 
 __all__ = ["Timed", "Timetable", "work_of"]
+
+EMPTY: Mapping[int, Flight] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,22 @@ class Timetable:
     work: Work
     deadline: float | None = None
 
-    def arrivals(self, round: int, cohort: Sequence[int], start: float) -> list[Arrival]:
-        """Return the cohort of a round in the order of arrival, if it is asked at ``start``."""
+    def arrivals(
+        self, round: int, cohort: Sequence[int], start: float, flights: Mapping[int, Flight] = EMPTY
+    ) -> list[Arrival]:
+        """Return the cohort of a round in the order of arrival, if it is asked at ``start``.
+
+        The clients of ``flights``, which were asked earlier, arrive in between.
+        """
         arrivals = list[Arrival]()
-        for client in cohort:
+        asked = {**flights, **dict.fromkeys(cohort, Flight(round, start))}
+        for client, flight in asked.items():
             end, reason, reached = self.devices.outcome(
-                client, round, start=start, work=self.work, deadline=self.deadline
+                client,
+                flight.version,
+                start=flight.start,
+                work=self.work,
+                deadline=self.deadline,
             )
             failure = Failure(client=client, reason=reason, reached=reached) if reason else None
             arrivals.append(Arrival(client, time=end, failure=failure))
@@ -54,7 +67,12 @@ class Timetable:
 
 
 class Timed(Around):
-    """Has the clients of another engine, and moves the time of ``state`` with each reply."""
+    """Has the clients of another engine, and moves the time of ``state`` with each reply.
+
+    Clients of earlier rounds that are still under way answer when their own tasks end.
+    """
+
+    waits = True
 
     def __init__(self, engine: Engine, timetable: Timetable, state: ServerState) -> None:
         super().__init__(engine)
@@ -64,12 +82,23 @@ class Timed(Around):
         """Yield the replies of the engine and the failures of devices in the order of time."""
         state = self._state
         state.time = state.time or 0.0
-        arrivals = self._timetable.arrivals(task.round, cohort, state.time)
+        arrivals = self._timetable.arrivals(task.round, cohort, state.time, state.flights)
+        if not state.flights:
+            yield from self._replies(task, arrivals)
+            return
+        for arrival in arrivals:
+            client = arrival.client
+            sent = state.task_of(task, state.flights.pop(client).version, [client])
+            yield from self._replies(sent, [arrival])
+
+    def _replies(self, task: Task, arrivals: Sequence[Arrival]) -> Iterator[Reply | Failure]:
+        """Yield the answers to one task, each when it arrives."""
+        state = self._state
         times = {arrival.client: arrival.time for arrival in arrivals}
         lost = deque(arrival for arrival in arrivals if arrival.failure is not None)
         able = [arrival.client for arrival in arrivals if arrival.failure is None]
         for reply in self._engine.exchange(task, able):
-            time = max(state.time, times.get(reply.client, 0.0))
+            time = max(state.time or 0.0, times.get(reply.client, 0.0))
             while lost and lost[0].time <= time:
                 yield _passed(lost.popleft(), state)
             state.time = time

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Only:
 
     client: int
 
-    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+    def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
         return [self.client]
 
 

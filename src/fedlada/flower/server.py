@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,8 +241,8 @@ class AtMost:
 
     size: int
 
-    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
-        return FixedSize(min(self.size, clients)).cohort(seed, round, clients)
+    def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
+        return FixedSize(min(self.size, clients)).cohort(seed, round, clients, busy)
 
 
 def _at_most(cohort: Sampler) -> Sampler:

@@ -11,7 +11,12 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """Runs the clients of a cohort; everything distributed is behind this interface."""
+    """Runs the clients of a cohort; everything distributed is behind this interface.
+
+    An engine that also yields late replies to earlier tasks (``staleness``) has ``waits``, which is
+    True: ``exchange`` starts the cohort and then yields the answers of all clients under way, and
+    removes each from ``ServerState.flights`` first.
+    """
 
     @property
     def clients(self) -> int:

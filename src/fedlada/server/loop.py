@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import secrets
+import statistics
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..algorithms import Round
-from ..errors import FedladaError
+from ..errors import FedladaError, require
 from ..protocol.engine import Engine
 from ..protocol.federated import BUFFERS
 from ..protocol.messages import Task
+from ..protocol.residual import base
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
 from .collect.collect import Collector, Here
@@ -58,6 +61,9 @@ def federate(
     """
     trouble, missing = Counter[str](), Counter[str]()
     collector = collector or Here(plan, engine)
+    if plan.staleness:
+        _check_late(plan, collector)
+    state.forget(plan.staleness)
     while state.round < plan.rounds:
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
@@ -68,7 +74,8 @@ def federate(
             record = survey(state, record)
         if save is not None:
             state.resumable_from = save(state, record)
-        engine.commit(task, sorted(tally.accepted) if applied else [])
+        for version, clients in _by_task(task, tally).items():
+            engine.commit(replace(task, round=version), clients if applied else [])
         del tally  # otherwise its sums would stay in memory while the next round makes its own
         missing.update(record.failures)
         trouble.update(record.rejected)
@@ -78,6 +85,28 @@ def federate(
         counts = _counts(trouble)
         warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {counts}", stacklevel=2)
     check_applied(plan, state, missing + trouble)
+
+
+def _check_late(plan: Plan, collector: Collector) -> None:
+    """Check that late replies will come, and warn of an algorithm to which they may do harm."""
+    require(
+        getattr(collector, "waits", False),
+        f"staleness is {plan.staleness}, and this engine yields no late replies: simulate the run"
+        " in one process, with devices and without workers, or leave staleness out",
+    )
+    server = plan.algorithm.server
+    reasons = {type(part).__name__: part.late for part in plan.algorithm.part.chain()}
+    for name, reason in {**reasons, type(server).__name__: server.late}.items():
+        if reason:
+            warnings.warn(f"{name} with staleness: {reason}", stacklevel=3)
+
+
+def _by_task(task: Task, tally: Tally) -> dict[int, list[int]]:
+    """Return the accepted clients in order, by the round of the task that they answered."""
+    clients, late = defaultdict[int, list[int]](list, {task.round: []}), tally.late
+    for client in sorted(tally.accepted):
+        clients[task.round if late is None else late.flights[client]].append(client)
+    return clients
 
 
 def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) -> None:
@@ -104,7 +133,8 @@ def next_cohort(plan: Plan, state: ServerState, clients: int) -> Sequence[int]:
     If a round closes early, the cohort is in a random order: in process that is the order in which
     replies arrive, and no client may be first because its number is low.
     """
-    cohort = plan.cohort.cohort(plan.seed, state.round, clients)
+    busy = {"busy": state.flights.keys()} if plan.staleness else {}
+    cohort = plan.cohort.cohort(plan.seed, state.round, clients, **busy)
     if plan.close_after is not None:
         cohort = random.Random(seed_of(plan.seed, "arrival", state.round)).sample(
             cohort, len(cohort)
@@ -130,6 +160,8 @@ def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Seque
         last_accepted={c: state.last_accepted[c] for c in cohort if c in state.last_accepted},
         resumable_from=state.round if state.resumable_from is None else state.resumable_from,
     )
+    if plan.staleness:
+        state.depart(task, cohort, base=base(plan.algorithm, plan.codec, state.vectors))
     return task, cohort
 
 
@@ -142,7 +174,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     applied = plan.enough(len(tally.accepted))
     distances: Distances = None, None
     if applied:
-        s, scalars, mean = state.vectors, tally.total.scalars(), tally.total.vectors()
+        s, scalars, mean = state.vectors, tally.total.scalars(), tally.mean()
         x, algorithm = s.x, plan.algorithm
         scale = scalars["lr_sum"] if algorithm.unit_delta else 1.0
         if BUFFERS in mean:
@@ -156,7 +188,7 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             delta_square=scalars[NORM] * scale * scale,
         )
         algorithm.serve(s, mean, tally.admission.bounded(r, mean))
-        if tally.total.is_mean and not algorithm.unit_delta:
+        if tally.total.is_mean and not algorithm.unit_delta and not plan.staleness:
             distances = tally.distances(x - s.x, mean.delta)
         moments = {moment.of for moment in algorithm.moments}
         for name in set(algorithm.down) - moments:
@@ -165,10 +197,15 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
             state.history = plan.guard.remember(state.history, tally.seen)
             state.contributed |= tally.contributed
         if engine.keeps:
-            state.last_accepted |= dict.fromkeys(sorted(tally.accepted), state.round)
+            late = tally.late  # a client keeps its vectors under the round of its task
+            versions = {} if late is None else late.flights
+            accepted = sorted(tally.accepted)
+            state.last_accepted |= {c: versions.get(c, state.round) for c in accepted}
             state.changed.update(tally.accepted)
     state.round += 1
     state.updates += applied
+    too_late = state.forget(plan.staleness)
+    tally.failures.update({"too late": too_late} if too_late else {})
     return applied, distances
 
 
@@ -188,6 +225,8 @@ def report(
     left_out = len(tally.reported) - len(names)
     limited = tally.limited + Counter({"number of metrics": left_out} if left_out else {})
     metrics = {} if evaluate is None else evaluate(state.round)
+    late = tally.late
+    ages = [] if late is None else late.ages
     return RoundRecord(
         round=state.round,
         lr=task.lr,
@@ -201,6 +240,9 @@ def report(
         seconds=seconds,
         local_seconds=tally.local_seconds,
         server_seconds=server_seconds,
+        members=() if late is None else tuple(sorted(late.members)),
+        age=statistics.fmean(ages) if ages else None,
+        oldest=max(ages, default=None),
         drift=distances[0],
         consistency=distances[1],
         failures=dict(sorted(tally.failures.items())),

@@ -20,6 +20,7 @@ from ..protocol.codecs import Codecs
 from ..protocol.federated import BufferPolicy
 from .aggregate.mean import Mean
 from .aggregate.robust import AGGREGATORS
+from .collect.by_version import Aging
 from .collect.tally import Aggregator
 from .guard import Guard, Weighting
 from .sampling import Bernoulli, FixedSize, Sampler
@@ -35,6 +36,8 @@ class OtherSettings(TypedDict, total=False):
     weighting: Weighting
     close_after: int | None
     deadline: float | None
+    staleness: int
+    aging: Aging
     minimum: int
     guard: Guard | Mapping[str, Any] | str | None
     aggregator: Callable[[], Aggregator] | Mapping[str, Any] | str
@@ -178,6 +181,14 @@ class Plan:
     deadline: float | None = field(default=None, metadata={"read": _number_or_none, **FREE, **NEW})
     """Seconds that a client has for a task, on Flower and in a simulation with devices; None waits
     without a limit."""
+    staleness: int = field(default=0, metadata=NEW)
+    """A reply may be this many rounds late; 0 drops every reply that comes after ``close_after``
+    others.  Otherwise ``cohort`` clients train at any time, a round ends with ``close_after``
+    replies to any of its own or earlier tasks, and only the clients that have answered are
+    replaced."""
+    aging: Aging = field(default="root", metadata=NEW)
+    """How much a reply that is ``a`` rounds late counts: ``"root"`` is 1/sqrt(1 + a), ``"none"`` is
+    1.  The server's step is multiplied by the mean of these weights."""
     minimum: int = 1
     """Abandon a round with fewer accepted replies than this and leave all vectors unchanged."""
     guard: Guard | None = field(default=Guard(), metadata={"read": _guard})
@@ -208,14 +219,15 @@ class Plan:
         self._check()
 
     def _check(self) -> None:
-        for name, kind in (("weighting", Weighting), ("buffers", BufferPolicy)):
+        literals = {"weighting": Weighting, "aging": Aging, "buffers": BufferPolicy}
+        for name, kind in literals.items():
             value = getattr(self, name)
             require(
                 value in get_args(kind),
                 f"{name} is {value!r}; it must be one of {', '.join(get_args(kind))}",
             )
-        for name in ("rounds", "seed", "minimum", "evaluate_every"):
-            value, least = getattr(self, name), 0 if name in ("seed", "rounds") else 1
+        for name in ("rounds", "seed", "staleness", "minimum", "evaluate_every"):
+            value, least = getattr(self, name), int(name in ("minimum", "evaluate_every"))
             require(
                 type(value) is int and value >= least,
                 f"{name} is {value!r}; it must be a whole number, {least} or more",
@@ -243,6 +255,8 @@ class Plan:
             " weighting='uniform'",
         )
         self._check_aggregator()
+        if self.staleness:
+            self._check_staleness()
 
     def evaluates(self, round: int) -> bool:
         """Return whether to evaluate after round ``round``."""
@@ -268,6 +282,30 @@ class Plan:
                 " aggregator",
             )
 
+    def _check_staleness(self) -> None:
+        given, close, cohort = f"staleness is {self.staleness}", self.close_after, self.cohort
+        require(
+            close is not None,
+            f"{given} and close_after is None, so every round waits for its whole cohort and no"
+            " reply is late: give close_after, the number of replies of a round",
+        )
+        require(
+            not isinstance(cohort, Bernoulli),
+            f"{given} and cohort is a share of the clients; with staleness it is the number of"
+            " clients that train at any time: give a number, such as 20",
+        )
+        require(
+            not isinstance(cohort, FixedSize) or cohort.size > cast(int, close),
+            f"{given}, cohort is {getattr(cohort, 'size', 0)} and close_after is {close}, so every"
+            " round waits for all clients that train and no reply is late: give a cohort above"
+            " close_after",
+        )
+        require(
+            self.aging == "none" or getattr(self.aggregator(), "weighted", True),
+            f"{given} and the aggregator is {self.aggregator}, which takes no weights: choose"
+            " aging='none' or aggregator='mean'",
+        )
+
     def settings(self) -> PlanSettings:
         """Return the fields by name: ``Plan(**plan.settings()) == plan``."""
         return cast(PlanSettings, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
@@ -279,10 +317,13 @@ class Plan:
         about = "about " if isinstance(self.cohort, Bernoulli) and self.cohort.rate < 1 else ""
         before = "" if self.codec == Codecs() else f" before the codec {self.codec}"
         personal = f" personal {' '.join(self.personal)};" if self.personal else ""
+        who = f"{about}{size} of {clients} clients"
+        if self.staleness:  # as many are asked in a round as have answered
+            who, size = f"{self.close_after} replies, {who} at any time", self.close_after or size
         return (
             f"{title(self.algorithm)}, lr {rule.lr:g} times {self.lr_decay:g} each round, weight"
-            f" decay {rule.weight_decay:g}; {self.rounds} rounds of {about}{size} of {clients}"
-            f" clients; guard {'off' if self.guard is None else 'on'};{personal}"
+            f" decay {rule.weight_decay:g}; {self.rounds} rounds of {who};"
+            f" guard {'off' if self.guard is None else 'on'};{personal}"
             f" {_size(size * vectors.down)} down and {_size(size * vectors.up)} up a round{before}"
         )
 

@@ -44,8 +44,15 @@ class RoundRecord:
     """Sum of the accepted clients' training times in seconds, by their own clocks."""
     server_seconds: float
     """The part of ``seconds`` in which the server did not wait for replies."""
+    members: tuple[tuple[int, int], ...] = ()
+    """Where replies may be late: each client whose reply was judged in this round, with the number
+    of rounds done when it was sent its task.  From these a run can be replayed."""
+    age: float | None = None
+    """Where replies may be late: the mean number of rounds by which the accepted ones were."""
+    oldest: int | None = None
+    """The largest number of rounds by which an accepted reply was late."""
     drift: float | None = None
-    """Mean of ||delta_i - mean delta||² over the accepted clients."""
+    """Mean of ||delta_i - mean delta||² over the accepted clients; None if they may be late."""
     consistency: float | None = None
     """Mean of ||y_i - x||² over the same clients, with x the new model, as in the paper."""
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -97,7 +104,8 @@ def record_of(plain: Mapping[str, Any]) -> RoundRecord:
     """
     values = {f.name: plain[f.name] for f in dataclasses.fields(RoundRecord) if f.name in plain}
     values = {name: _numbers(value) for name, value in values.items()}
-    return RoundRecord(**{**values, "cohort": tuple(plain["cohort"])})
+    members = tuple(tuple(member) for member in plain.get("members", ()))
+    return RoundRecord(**{**values, "cohort": tuple(plain["cohort"]), "members": members})
 
 
 def _numbers(value: object) -> object:

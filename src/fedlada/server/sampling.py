@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,8 +17,12 @@ __all__ = ["Bernoulli", "FixedSize", "Sampler"]
 class Sampler(Protocol):
     """Chooses the cohort of a round."""
 
-    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
-        """Return the clients of the round, in increasing order, out of ``range(clients)``."""
+    def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
+        """Return the clients of the round, in increasing order, out of ``range(clients)``.
+
+        Where replies may be late (``staleness``), ``busy`` are the clients that are under way: none
+        of them may be asked.
+        """
         ...
 
 
@@ -27,14 +32,16 @@ class FixedSize:
 
     size: int
 
-    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+    def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
+        """Return so many clients that, with those that are busy, ``size`` are under way."""
         require(
             0 < self.size <= clients,
             f"a cohort of {self.size} was asked for out of {clients} clients; it must be between"
             f" 1 and {clients}",
         )
         generator = random.Random(seed_of(seed, "cohort", round))
-        return sorted(generator.sample(range(clients), self.size))
+        drawn = generator.sample(range(clients), self.size)
+        return sorted([client for client in drawn if client not in busy][: self.size - len(busy)])
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Bernoulli:
 
     rate: float
 
-    def cohort(self, seed: int, round: int, clients: int) -> list[int]:
+    def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
+        """Return the clients that were drawn; a plan with ``staleness`` has no such sampler."""
         require(0 < self.rate <= 1, f"rate is {self.rate}; it must be above 0 and at most 1")
         if self.rate == 1:
             return list(range(clients))

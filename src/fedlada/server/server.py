@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from ..algorithms import Vector
+from ..algorithms import Vector, Vectors
 from ..devices import device_of, home
 from ..errors import require
 from ..protocol.engine import Engine
@@ -202,8 +203,13 @@ class Server:
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state
-        like = {"parameters": self._parameters, "buffers": self._buffers}
-        like[PERSONAL] = self._personal
-        for name, vector in state.vectors.items():
-            state.vectors[name] = vector.to(like[kind_of(name)])
+        state.vectors |= self._placed(state.vectors)
+        for number, kept in state.versions.items():
+            base = None if kept.base is None else kept.base.to(self._parameters)
+            state.versions[number] = replace(kept, vectors=self._placed(kept.vectors), base=base)
         return state
+
+    def _placed(self, vectors: Vectors) -> Vectors:
+        """Return vectors that were read from a file as the server has its own."""
+        like = {"parameters": self._parameters, "buffers": self._buffers, PERSONAL: self._personal}
+        return Vectors((name, v.to(like[kind_of(name)])) for name, v in vectors.items())

@@ -35,6 +35,10 @@ class Dyn(Correction):
     client_state = ("h_i",)
     server_state = ("h",)
     sums = (Sum("delta", into="h"),)
+    late = (
+        "every update moves x by all of h/a, and there are more updates per reply; one run did not"
+        " diverge, and no more is known"
+    )
 
     a: float = 0.1
     """Strength of the regularisation."""

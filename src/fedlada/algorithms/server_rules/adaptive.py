@@ -26,7 +26,7 @@ from typing import ClassVar
 from ...errors import require
 from ..part import Names, Round
 from ..vectors import Vector, Vectors
-from .averaging import Averaging
+from .averaging import Averaging, momentum_is_late
 
 __all__ = ["Adagrad", "AdaptiveServer", "ServerAMSGrad", "ServerAdam", "Yogi"]
 
@@ -57,6 +57,10 @@ class AdaptiveServer(Averaging):
     def start(self, server: Vectors) -> None:
         super().start(server)
         server.v_g = server.x.full_like(self.server_v0)
+
+    @property
+    def late(self) -> str:
+        return momentum_is_late(self.server_betas[0])
 
     def second_moment(self, v: Vector, d: Vector) -> Vector:
         """Return the new v_g."""

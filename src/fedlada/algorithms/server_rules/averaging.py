@@ -18,7 +18,10 @@ from ...errors import require
 from ..part import Names, Round
 from ..vectors import Vector, Vectors
 
-__all__ = ["Averaging", "Momentum"]
+__all__ = ["Averaging", "Momentum", "momentum_is_late"]
+
+MOST_LATE = 0.5
+"""The largest momentum of a server with which late replies did no harm when it was tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,11 @@ class Averaging:
     def __post_init__(self) -> None:
         require(self.server_lr > 0, f"server_lr is {self.server_lr}; it must be positive")
 
+    @property
+    def late(self) -> str:
+        """Why replies that come late may do harm (``staleness``); empty if nothing is known."""
+        return ""
+
     def start(self, server: Vectors) -> None:
         """Make the ``server_state`` vectors before the first round."""
         for name in self.server_state:
@@ -42,7 +50,7 @@ class Averaging:
 
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         """Update ``server.x`` from the mean displacement ``d``."""
-        server.x = server.x.add(d, alpha=-self.server_lr)
+        server.x = server.x.add(d, alpha=-self.server_lr * r.damping)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +69,24 @@ class Momentum(Averaging):
             0 <= self.momentum < 1, f"momentum is {self.momentum}; it must be from 0 up to below 1"
         )
 
+    @property
+    def late(self) -> str:
+        return momentum_is_late(self.momentum)
+
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         server.m_g = d.add(server.m_g, alpha=self.momentum)
         super().apply(server, server.m_g, r)
+
+
+def momentum_is_late(momentum: float) -> str:
+    """Return why a momentum of the server is doubtful where replies are late; empty if it is not.
+
+    >>> momentum_is_late(0.5)
+    ''
+    """
+    if momentum <= MOST_LATE:
+        return ""
+    return (
+        f"the server's momentum is {momentum:g}, and late replies act like momentum of their own:"
+        f" FedAvgM with 0.9 failed where {MOST_LATE:g} did not; lower it, or tune lr again"
+    )

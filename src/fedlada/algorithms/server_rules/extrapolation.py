@@ -36,6 +36,13 @@ class ExP(Averaging):
         super().__post_init__()
         require(self.server_eps > 0, f"server_eps is {self.server_eps}; it must be positive")
 
+    @property
+    def late(self) -> str:
+        return (
+            "the step grows with the disagreement of the deltas, and deltas of different versions"
+            " disagree more; one run did not diverge, and no more is known"
+        )
+
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         length = d.norm()
         factor = max(1.0, r.delta_square / (2 * (length * length + self.server_eps)))

@@ -140,6 +140,8 @@ class Experiment(Section):
                 f"engine.name is {self.engine.name!r} and there are devices; real nodes take real"
                 " time: leave [devices] out, or choose engine.name=process"
             )
+        if self.federation.staleness:
+            self._check_staleness()
         if self.devices is None and in_process and self.federation.deadline is not None:
             raise ValueError(
                 f"federation.deadline is {self.federation.deadline}, and without [devices] nobody"
@@ -152,6 +154,24 @@ class Experiment(Section):
             raise ValueError(
                 f"device is {self.device!r} and engine.name is 'ray', whose workers see no GPU;"
                 " choose engine.name=process, or leave device out"
+            )
+
+    def _check_staleness(self) -> None:
+        key = f"federation.staleness is {self.federation.staleness}"
+        if self.engine.name != "process" or self.engine.workers > 1:
+            raise ValueError(
+                f"{key}, and only a single process can train late clients; choose"
+                " engine.name=process and engine.workers=1, or leave staleness out"
+            )
+        if self.devices is None:
+            raise ValueError(
+                f"{key}, and without [devices] nobody is late; add that table, or leave staleness"
+                " out"
+            )
+        if self.federation.attack != HONEST:
+            raise ValueError(
+                f"{key} and federation.attack is {self.federation.attack!r}; attackers collude"
+                " within a cohort, which has no end here: choose one of the two"
             )
 
     def check_clients(self, clients: int) -> None:

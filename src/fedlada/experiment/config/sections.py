@@ -169,7 +169,7 @@ def _plain_fields(kind: type, *others: str) -> dict[str, Any]:
     return {
         f.name: (kinds[f.name], f.default)
         for f in dataclasses.fields(kind)
-        if not f.metadata and f.name not in others
+        if f.metadata.keys() <= {"new"} and f.name not in others
     }
 
 

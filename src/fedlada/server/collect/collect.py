@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from ...algorithms import Vector
 from ...protocol.engine import Engine
 from ...protocol.messages import Failure, Reply, Task
 from ...protocol.residual import base
@@ -20,13 +21,17 @@ from ..guard import Accounts, Admission, Limit, NoGuard, judged
 from ..plan import Plan
 from ..record import Clock
 from ..state import ServerState
+from .by_version import ByVersion
 from .tally import Tally
 
 __all__ = ["Collector", "Here", "collect", "new_tally"]
 
 
 class Collector(Protocol):
-    """Sends a task to a cohort and returns the tally, in this process or with others."""
+    """Sends a task to a cohort and returns the tally, in this process or with others.
+
+    A collector that also returns late replies to earlier tasks has ``waits``, which is True.
+    """
 
     def collect(self, task: Task, cohort: Sequence[int], state: ServerState, clock: Clock) -> Tally:
         """Return the tally of the cohort; the clock counts the time spent waiting."""
@@ -38,6 +43,7 @@ class Here:
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._plan, self._engine = plan, engine
+        self.waits: bool = getattr(engine, "waits", False)
 
     def collect(self, task: Task, cohort: Sequence[int], state: ServerState, clock: Clock) -> Tally:
         """Send the task to the cohort and return the tally of the replies."""
@@ -45,26 +51,41 @@ class Here:
 
 
 def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Tally:
-    """Return an empty tally of a cohort, with the plan's guard and its history."""
-    added = base(plan.algorithm, plan.codec, state.vectors)
-    if plan.guard is None:
-        unit_delta = plan.algorithm.unit_delta
-        return Tally(
-            plan.aggregator(), cohort, NoGuard(plan.weighting, added, unit_delta=unit_delta)
+    """Return an empty tally of a cohort, with the plan's guard and its history.
+
+    Where replies may be late, it is also of the clients that are under way with earlier tasks.
+    """
+    accounts = Accounts(plan.algorithm, state.vectors, state.contributed)
+
+    def admission(task: Task, cohort: Sequence[int], base: Vector | None) -> Admission | NoGuard:
+        if plan.guard is None:
+            return NoGuard(plan.weighting, base, unit_delta=plan.algorithm.unit_delta)
+        return Admission(
+            plan.guard,
+            plan.algorithm,
+            task,
+            cohort,
+            history=state.history,
+            weighting=plan.weighting,
+            accounts=accounts,
+            variances=state.variances,
+            updates=state.updates,
+            base=base,
         )
-    admission = Admission(
-        plan.guard,
-        plan.algorithm,
-        task,
-        cohort,
-        history=state.history,
-        weighting=plan.weighting,
-        accounts=Accounts(plan.algorithm, state.vectors, state.contributed),
-        variances=state.variances,
-        updates=state.updates,
-        base=added,
-    )
-    return Tally(plan.aggregator(), cohort, admission)
+
+    if not plan.staleness:
+        added = base(plan.algorithm, plan.codec, state.vectors)
+        return Tally(plan.aggregator(), cohort, admission(task, cohort, added))
+    flights = {client: flight.version for client, flight in sorted(state.flights.items())}
+
+    def of(version: int) -> Admission | NoGuard:
+        clients = [client for client, flown in flights.items() if flown == version]
+        sent = state.task_of(task, version, clients)
+        return admission(sent, clients, state.versions[version].base)
+
+    late = ByVersion(of, flights, round=task.round, aging=plan.aging)
+    summed = [total.up for total in plan.algorithm.sums] if late.ages_replies else []
+    return Tally(plan.aggregator(), cohort, late, summed=summed)
 
 
 def collect(

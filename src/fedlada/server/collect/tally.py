@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ...algorithms import Vector, Vectors
@@ -18,6 +18,7 @@ from ...errors import require
 from ...protocol.messages import Failure, Rejection, Reply, well_named
 from ..aggregate.mean import Mean
 from ..guard import Admission, Measured, NoGuard, judged
+from .by_version import ByVersion
 
 __all__ = ["NORM", "Aggregator", "Tally"]
 
@@ -63,10 +64,20 @@ class Tally:
     """The replies of a cohort, or of a share of it, so far."""
 
     def __init__(
-        self, total: Aggregator, cohort: Sequence[int], admission: Admission | NoGuard
+        self,
+        total: Aggregator,
+        cohort: Sequence[int],
+        admission: Admission | NoGuard | ByVersion,
+        *,
+        summed: Collection[str] = (),
     ) -> None:
-        """Start empty; ``cohort`` is the round's whole cohort in order, even for a share."""
+        """Start empty; ``cohort`` is the round's whole cohort in order, even for a share.
+
+        ``summed`` are vectors that the server sums up over all rounds; where replies weigh less if
+        they are late, these are averaged without weights, or the sum would miss a part of each.
+        """
         self.total, self.cohort, self.admission = total, cohort, admission
+        self._summed, self._whole = frozenset(summed), Mean()
         self.accepted: list[int] = []
         self.failures, self.rejected = Counter[str](), Counter[str]()
         self.limited = Counter[str]()
@@ -101,6 +112,11 @@ class Tally:
             self._note(reply.client, None if isinstance(outcome, Failure) else outcome)
         if self.admission.limits is not None or self._calibrated():
             self._release()
+
+    @property
+    def late(self) -> ByVersion | None:
+        """The admission by versions, where replies may be late."""
+        return self.admission if isinstance(self.admission, ByVersion) else None
 
     @property
     def untouched(self) -> bool:
@@ -163,6 +179,10 @@ class Tally:
         if self.admission.limits is not None or self._calibrated():
             self._release()
 
+    def mean(self) -> Vectors:
+        """Return the combined vectors of the accepted replies."""
+        return Vectors(self.total.vectors() | (self._whole.vectors() if self._summed else {}))
+
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return means and standard deviations of the metrics that clients reported."""
         scalars = self.observed.scalars() if self.accepted else {}
@@ -193,7 +213,8 @@ class Tally:
         # Walk the cohort in order and stop at the first client that has not answered: replies
         # behind it must not set limits, because the order of arrival would then change the result.
         first: list[Measured] = []
-        for client in self.cohort:
+        late = () if self.late is None else self.late.flights
+        for client in dict.fromkeys((*self.cohort, *late)):
             if client not in self.usable and not final:
                 return False
             measured = self.usable.get(client)
@@ -227,7 +248,11 @@ class Tally:
     def _fold(self, reply: Reply, weight: float) -> None:
         scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
         scalars[NORM] = _square(reply.vectors.delta.norm())
-        self.total.fold(reply.vectors, weight=weight, scalars=scalars)
+        vectors = reply.vectors
+        if self._summed:
+            self._whole.fold(vectors.only(self._summed))
+            vectors = vectors.only(name for name in vectors if name not in self._summed)
+        self.total.fold(vectors, weight=weight, scalars=scalars)
         observed = {f"metric:{name}": value for name, value in reply.metrics.items()}
         observed |= {f"square:{name}": value * value for name, value in reply.metrics.items()}
         self.observed.fold(Vectors(), weight=weight, scalars=observed)

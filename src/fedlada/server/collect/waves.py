@@ -19,6 +19,7 @@ from ...protocol.messages import Failure, Task
 from ..guard import Admission, Limit, NoGuard
 from ..plan import Plan
 from ..state import ServerState
+from .by_version import ByVersion
 from .collect import new_tally
 from .tally import Tally
 
@@ -77,7 +78,7 @@ def in_waves(
             break
         before = copy.copy(tally.admission)
 
-        def empty(before: Admission | NoGuard = before) -> Tally:
+        def empty(before: Admission | NoGuard | ByVersion = before) -> Tally:
             return Tally(plan.aggregator(), cohort, copy.copy(before))
 
         wave = Wave(clients=clients, limits=before.limits, last=not left, empty=empty)

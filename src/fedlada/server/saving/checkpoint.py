@@ -5,8 +5,10 @@ and on the disk: first the vectors as ``round-00000012.safetensors``, then the m
 ``round-00000012.json`` with the hash of the vectors file, its own hash and all other values.  A
 vectors file without a manifest is ignored.  What is kept about each client is in a file that grows
 (:mod:`.ledger`), and the manifest has its length and hash.  The records of all rounds are in a file
-of lines (:mod:`.history`).  A checkpoint whose hashes do not match is skipped with a warning, and
-the one before it is used.
+of lines (:mod:`.history`).  Where replies may be late, what was sent to clients under way is in
+files such as ``version-00000009.safetensors``, each written once and named, with its hash, by the
+manifests that need it.  A checkpoint whose hashes do not match is skipped with a warning, and the
+one before it is used.
 
 A version of this package resumes checkpoints of its own minor version and of the one before it.
 """
@@ -19,7 +21,7 @@ import json
 import platform
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,7 +36,7 @@ from ...atomic import write
 from ...errors import FedladaError, missing_extra, require
 from ...protocol.federated import kind_of
 from ..record import RoundRecord, record_of
-from ..state import ServerState
+from ..state import Flight, ServerState, Version
 from .fingerprint import Plain, differences, fingerprint
 from .history import History
 from .ledger import LEDGER, NEVER, Ledger
@@ -56,8 +58,10 @@ FORMAT = 4
 MANIFEST = re.compile(r"round-(\d{8,})\.json")
 RECORDS = "round-records.jsonl"
 """The name of the file with the records of all rounds."""
-FILE = re.compile(r"round-\d{8,}\.(safetensors|json\.part|safetensors\.part)")
+FILE = re.compile(r"(round|version)-\d{8,}\.(safetensors|json\.part|safetensors\.part)")
 """Names of files of checkpoints and of their unfinished writes; other files are not touched."""
+BASE = "coded delta"
+"""The name of a version's base in its file; no vector of an algorithm can have it."""
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The errors of a checkpoint that is not what was written."""
 
@@ -158,6 +162,8 @@ class Checkpoints:
         self._ledger = Ledger(self.directory)
         file = self.directory / RECORDS if records is None else Path(records)
         self._history = History(file, complete=records is not None)
+        self._versions: dict[int, str] = {}
+        """The hash of the file of each version that was written or read."""
 
     @property
     def clients(self) -> Path:
@@ -217,11 +223,12 @@ class Checkpoints:
                 f"this run no longer holds {self.directory}: it was closed, or another run of this"
                 " process has taken over the directory; continue that run instead"
             )
-        content = _serialised(state, names)
+        content = _serialised({"random": torch.get_rng_state()}, state.vectors, names)
         vectors, text = self._paths(state.round)
         try:
             self._ledger.append(state)
             self._history.append([*earlier, record])
+            under_way = self._under_way(state, names)
             manifest = {
                 "format": FORMAT,
                 "round": state.round,
@@ -229,6 +236,7 @@ class Checkpoints:
                 "run": state.run,
                 "ledger": self._ledger.reference(),
                 **({} if state.time is None else {"time": state.time}),
+                **under_way,
                 "metric_names": state.metric_names,
                 "history": state.history,
                 "record": dataclasses.asdict(record),
@@ -244,7 +252,36 @@ class Checkpoints:
         except OSError as error:
             raise self._not_written(state.round, error) from error
         self._prune()
-        return self.rounds()[0]
+        return self._oldest()
+
+    def _under_way(self, state: ServerState, names: Names) -> dict[str, Any]:
+        """Return the clients under way for the manifest, and write what is not yet on the disk."""
+        if not state.flights:
+            return {}
+        versions = {}
+        for number, kept in state.versions.items():
+            if number not in self._versions:
+                base = Vectors() if kept.base is None else Vectors({BASE: kept.base})
+                content = _serialised({}, Vectors({**kept.vectors, **base}), names)
+                write(self._version(number), content)
+                self._versions[number] = hashlib.blake2b(content).hexdigest()
+            versions[str(number)] = {
+                "lr": kept.lr,
+                "nonce": kept.nonce,
+                "vectors": [*kept.vectors],
+                "coded": kept.base is not None,
+                "blake2b": self._versions[number],
+            }
+        flights = [[client, *flight] for client, flight in state.flights.items()]
+        return {"flights": flights, "versions_under_way": versions}
+
+    def _version(self, number: int) -> Path:
+        return self.directory / f"version-{number:08}.safetensors"
+
+    def _oldest(self) -> int:
+        """Return the earliest round that is left, or of a task that a checkpoint still has."""
+        stems = (path.stem for path in self.directory.glob("version-*.safetensors"))
+        return min([*self.rounds()[:1], *(int(stem.partition("-")[2]) for stem in stems)])
 
     def _not_written(self, round: int, error: OSError) -> CheckpointError:
         if not self.directory.is_dir():
@@ -272,12 +309,12 @@ class Checkpoints:
     def latest(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints."""
         rounds, damage = self.rounds(), {}
-        self._ledger = Ledger(self.directory)
+        self._ledger, self._versions = Ledger(self.directory), {}
         if rounds:
             safetensors()  # a missing library must not count as a damaged checkpoint
         for round in reversed(rounds):
             try:
-                return self._load(round, oldest=rounds[0])
+                return self._load(round, oldest=self._oldest())
             except CheckpointError:  # of a format that this version does not read
                 raise
             except DAMAGE as error:
@@ -311,11 +348,9 @@ class Checkpoints:
         ledger, entries = Ledger.read(self.directory, manifest["ledger"])
         last = {client: last for client, last, _ in entries}
         contributed = {client: value for client, _, value in entries}
+        versions = self._read_versions(manifest.get("versions_under_way", {}), names)
         state = ServerState(
-            Vectors(
-                (name, Vector(tensors[f"{name}/{part}"] for part in names[kind_of(name)]))
-                for name in manifest["vectors"]
-            ),
+            _vectors(tensors, manifest["vectors"], names),
             round=manifest["round"],
             updates=manifest["updates"],
             run=manifest["run"],
@@ -325,6 +360,8 @@ class Checkpoints:
             history={name: [tuple(r) for r in rs] for name, rs in manifest["history"].items()},
             time=manifest.get("time"),
             resumable_from=oldest,
+            flights={client: Flight(*rest) for client, *rest in manifest.get("flights", [])},
+            versions=versions,
         )
         checkpoint = Checkpoint(
             state=state,
@@ -336,6 +373,25 @@ class Checkpoints:
         )
         self._ledger = ledger
         return checkpoint
+
+    def _read_versions(self, table: Mapping[str, Any], names: Names) -> dict[int, Version]:
+        """Return what is kept of the tasks that clients under way have."""
+        versions = {}
+        for number, kept in table.items():
+            path = self._version(int(number))
+            content = path.read_bytes()
+            require(
+                hashlib.blake2b(content).hexdigest() == kept["blake2b"],
+                f"{path.name} is not what was written",
+            )
+            tensors = _tensors(content)
+            base = _vectors(tensors, [BASE], names)[BASE] if kept["coded"] else None
+            vectors = _vectors(tensors, kept["vectors"], names)
+            versions[int(number)] = Version(
+                vectors=vectors, base=base, lr=kept["lr"], nonce=kept["nonce"]
+            )
+            self._versions[int(number)] = kept["blake2b"]
+        return versions
 
     def _paths(self, round: int) -> tuple[Path, Path]:
         stem = self.directory / f"round-{round:08}"
@@ -350,26 +406,35 @@ class Checkpoints:
         wanted = {vectors.name for vectors, _ in kept}
         files = [path for path in self.directory.iterdir() if FILE.fullmatch(path.name)]
         ledgers = [path for path in self.directory.glob("ledger-*") if LEDGER.fullmatch(path.name)]
-        if len(ledgers) > 1:
+        versions = [path for path in files if path.name.startswith("version-")]
+        if len(ledgers) > 1 or versions:
             try:
                 manifests = [_unsealed(text.read_bytes()) for _, text in kept]
-            except DAMAGE:  # a damaged manifest may need any ledger if it is restored
-                ledgers = []
+            except DAMAGE:  # a damaged manifest may need any of them if it is restored
+                wanted |= {path.name for path in (*ledgers, *versions)}
             else:
                 wanted |= {m["ledger"]["file"] for m in manifests if m.get("ledger")}
-            files += ledgers
+                under_way = {int(n) for m in manifests for n in m.get("versions_under_way", {})}
+                wanted |= {self._version(number).name for number in under_way}
+            files += ledgers if len(ledgers) > 1 else []
         for path in files:
             if path.name not in wanted:
                 path.unlink()
 
 
-def _serialised(state: ServerState, names: Names) -> bytes:
-    tensors = {"random": torch.get_rng_state()}
-    for name, vector in state.vectors.items():
+def _serialised(more: Mapping[str, Tensor], vectors: Vectors, names: Names) -> bytes:
+    tensors = dict(more)
+    for name, vector in vectors.items():
         for part, t in zip(names[kind_of(name)], vector, strict=True):
             tensors[f"{name}/{part}"] = t.detach().cpu().contiguous()
     content: bytes = safetensors().save(tensors)
     return content
+
+
+def _vectors(tensors: Mapping[str, Tensor], which: Iterable[str], names: Names) -> Vectors:
+    return Vectors(
+        (name, Vector(tensors[f"{name}/{part}"] for part in names[kind_of(name)])) for name in which
+    )
 
 
 def _tensors(content: bytes) -> dict[str, Tensor]:
