@@ -16,7 +16,7 @@ import torch
 from ...protocol.engine import Engine
 from ...protocol.messages import Failure, Reply, Task
 from ...protocol.residual import base
-from ..guard import Accounts, Admission, Limit, NoGuard, judged
+from ..guard import CENTRE, Accounts, Admission, Limit, NoGuard, judged
 from ..plan import Plan
 from ..record import Clock
 from ..state import ServerState
@@ -63,6 +63,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
         variances=state.variances,
         updates=state.updates,
         base=added,
+        centre=state.vectors.get(CENTRE),
     )
     return Tally(plan.aggregator(), cohort, admission)
 
