@@ -79,6 +79,20 @@ def test_a_run_resumed_after_any_round_is_the_run_undisturbed(tmp_path, name):
                 assert all(kept[n].equal(again[n]) for n in kept)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fednova"])
+@pytest.mark.filterwarnings("ignore:the guard stepped in")
+def test_what_deltas_are_clipped_around_is_resumed(tmp_path, name):
+    settings = {"algorithm": name, "guard": "strict"}
+    whole = start(tmp_path / "whole", **settings)
+    whole.run()
+    for record in start(tmp_path / "parts", **settings):
+        if record.round == 3:
+            break
+    again = start(tmp_path / "parts", **settings)
+    again.run()
+    assert same(again, whole)
+
+
 def test_a_finished_run_does_nothing_more_and_more_rounds_go_on_from_it(tmp_path):
     start(tmp_path, rounds=5).run()
     again = start(tmp_path, rounds=5)

@@ -12,7 +12,7 @@ from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.devices import BLOCK
 from fedlada.protocol.messages import Task
 from fedlada.server import Guard
-from fedlada.server.guard import Accounts
+from fedlada.server.guard import Accounts, Admission
 from fedlada.server.guard.admission import Origins
 from fedlada.server.guard.moments import SecondMoment
 
@@ -112,6 +112,26 @@ def test_a_shared_momentum_is_measured_from_that_of_a_client_without_gradients(n
     cut = origins.shortened("m", m, 1.0, r, parts)
     for t, u, v, part in zip(cut, known, news, parts, strict=True):
         torch.testing.assert_close(t, u + part * v)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedadam", "sharedmuon", "fedlada"])
+def test_strict_cuts_deltas_around_the_last_mean_unless_a_direction_is_shared(name):
+    chosen = fedlada.algorithm(name)
+    sent, moved = vectors(1, low=1.0), vectors(2)
+    down = Vectors(dict.fromkeys(chosen.down, sent))
+    task = Task(round=1, seed=0, lr=0.01, vectors=down)
+    r = Round(steps=4, lr_sum=0.04)
+    admission = Admission(Guard.strict(), chosen, task, [0], history={})
+    centre = admission.centre(moved, 0.02)
+    known = chosen.part.known(down, Round(steps=4, lr_sum=chosen.span(0.04))).get("delta")
+    assert (centre is None) == (known is not None)
+    origin = moved * (chosen.span(0.04) / chosen.span(0.02)) if known is None else known
+    origins = Origins(chosen, task, None, centre)
+    cut = origins.shortened("delta", origin + sent, 0.25, r)
+    for t, u, v in zip(cut, origin, sent, strict=True):
+        torch.testing.assert_close(t, u + 0.25 * v)
+    default = Admission(Guard(), chosen, task, [0], history={})
+    assert default.centre(moved, 0.02) is None
 
 
 def test_where_all_are_zero_everything_else_is_limited():

@@ -155,6 +155,14 @@ def test_three_collectors_are_one_with_weights():
     assert_split_makes_no_difference(plan, fed)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedlion", "feddyn"])
+def test_three_collectors_are_one_where_deltas_are_clipped_around_the_last_mean(name):
+    fed = federation(name)
+    with pytest.warns(UserWarning, match="limited delta"):
+        fed.run(2, guard="strict")
+    assert_split_makes_no_difference(fed.plan(rounds=9, guard="strict"), fed)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_three_collectors_are_one_with_coded_replies(preset):
     fed = federation("fedlada-rows")

@@ -20,6 +20,7 @@ from ..protocol.seeds import seed_of
 from ..protocol.wire import send
 from .collect.collect import Collector, Here
 from .collect.tally import NORM, Tally
+from .guard import CENTRE
 from .plan import Plan
 from .record import Clock, RoundRecord, names_on_record
 from .state import ServerState
@@ -196,6 +197,9 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
         if plan.guard is not None:
             state.history = plan.guard.remember(state.history, tally.seen)
             state.contributed |= tally.contributed
+            centre = tally.admission.centre(mean.delta, r.lr_sum)
+            if centre is not None:
+                s[CENTRE] = centre
         if engine.keeps:
             late = tally.late  # a client keeps its vectors under the round of its task
             versions = {} if late is None else late.flights

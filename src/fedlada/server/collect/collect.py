@@ -17,7 +17,7 @@ from ...algorithms import Vector
 from ...protocol.engine import Engine
 from ...protocol.messages import Failure, Reply, Task
 from ...protocol.residual import base
-from ..guard import Accounts, Admission, Limit, NoGuard, judged
+from ..guard import CENTRE, Accounts, Admission, Limit, NoGuard, judged
 from ..plan import Plan
 from ..record import Clock
 from ..state import ServerState
@@ -71,6 +71,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
             variances=state.variances,
             updates=state.updates,
             base=base,
+            centre=state.vectors.get(CENTRE),
         )
 
     if not plan.staleness:

@@ -16,7 +16,7 @@ from ...algorithms import Vector, Vectors
 from ...protocol.codecs import Codecs
 from ...protocol.engine import Engine
 from ...protocol.messages import Task
-from ..guard import Limit
+from ..guard import CENTRE, Limit
 from ..plan import Plan
 from ..state import ServerState
 from .collect import collect
@@ -144,11 +144,11 @@ class Sealed:
 def _beside(plan: Plan, task: Task, server: Vectors) -> Vectors:
     """Return the server's vectors that a collector needs and that the task has not exactly.
 
-    The guard keeps accounts along what the server sums up.  Where deltas are coded, clients
-    subtract the delta of a client without gradients, which the server adds again from its own
-    vectors.
+    The guard keeps accounts along what the server sums up, and may clip deltas around the last
+    mean.  Where deltas are coded, clients subtract the delta of a client without gradients, which
+    the server adds again from its own vectors.
     """
-    names = [total.into for total in plan.algorithm.sums]
+    names = [CENTRE, *(total.into for total in plan.algorithm.sums)]
     if not task.codecs.of("up", "delta").exact:
         names += [name for name in plan.algorithm.down if name != "x"]
     coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)

@@ -75,17 +75,19 @@ class Admission:
         variances: Collection[int] = (),
         updates: int = 0,
         base: Vector | None = None,
+        centre: Vector | None = None,
     ) -> None:
         """Start a round after ``updates`` rounds that changed the model.
 
         ``base`` is added to every delta, multiplied by its lr_sum
-        (:mod:`fedlada.protocol.residual`); None if deltas are whole.
+        (:mod:`fedlada.protocol.residual`); None if deltas are whole.  ``centre`` is the last mean
+        delta per unit of lr_sum, if deltas are clipped around it.
         """
         self._guard, self._weighting, self._variances = guard, weighting, variances
         self._updates, self._unit_delta = updates, algorithm.unit_delta
         self._contract = Contract(algorithm, task, cohort)
         self._accounts = accounts or Accounts(algorithm, Vectors(), {})
-        self._origins = Origins(algorithm, task, base)
+        self._origins = Origins(algorithm, task, base, centre)
         self._directions = algorithm.directions
         by_tensor = (*((DELTA,) if guard.clip is not None else ()), *self._directions)
         self._tensors = {
@@ -270,6 +272,15 @@ class Admission:
         square = r.delta_square * (lr_sum / r.lr_sum) * (lr_sum / r.lr_sum)
         return replace(r, lr_sum=lr_sum, delta_square=min(square, longest * longest))
 
+    def centre(self, mean: Vector, lr_sum: float) -> Vector | None:
+        """Return what the deltas of the next round are clipped around, from this round's mean.
+
+        None if they are not clipped, or if the algorithm itself shares a direction.
+        """
+        if self._guard.clip is None or self._origins.known_delta:
+            return None
+        return mean / self._origins.span(lr_sum)
+
     @property
     def _median_lr_sum(self) -> float:
         """The median of lr_sum in recent rounds; 0 if it is not known."""
@@ -408,6 +419,10 @@ class NoGuard:
         """Return the scalars of the round unchanged."""
         return r
 
+    def centre(self, mean: Vector, lr_sum: float) -> Vector | None:
+        """Return None: nothing is clipped."""
+        return None
+
 
 class Accounts:
     """How much each client's replies have lengthened a vector that the server sums up.
@@ -453,15 +468,18 @@ class Origins:
     """Measures vectors from what a client with zero gradients would send.
 
     That is what :meth:`Part.known` says, the sent buffers for averaged buffers, and zero for all
-    others.
+    others.  Where nothing is known of deltas, they are measured from the centre, if there is one.
     """
 
-    def __init__(self, algorithm: Algorithm, task: Task, base: Vector | None) -> None:
+    def __init__(
+        self, algorithm: Algorithm, task: Task, base: Vector | None, centre: Vector | None = None
+    ) -> None:
         """Start a round; ``base`` is added to every delta, multiplied by its lr_sum."""
-        self._base, self._span = base, algorithm.span
-        self._zero_gradient = base
-        if base is None:
-            self._zero_gradient = algorithm.part.known(task.vectors, UNIT).get(DELTA)
+        self._base, self.span = base, algorithm.span
+        known = algorithm.part.known(task.vectors, UNIT).get(DELTA) if base is None else base
+        self.known_delta = known is not None
+        """Whether a client without gradients would send a delta that is not zero."""
+        self._zero_gradient = centre if known is None else known
         self._buffers = task.vectors.get(BUFFERS)  # empty if the model has none
         measured_by_rise = {moment.up for moment in algorithm.moments}
         self._others = [n for n in algorithm.up if n != DELTA and n not in measured_by_rise]
@@ -513,7 +531,7 @@ class Origins:
         if name == DELTA:
             if self._zero_gradient is None or not (complete or self._base is None):
                 return None
-            return self._zero_gradient, self._span(r.lr_sum)
+            return self._zero_gradient, self.span(r.lr_sum)
         if name == BUFFERS:
             return (self._buffers, 1.0) if self._buffers else None
         if name not in self._others:
@@ -527,12 +545,12 @@ class Origins:
         """Return a delta with the base added."""
         if self._base is None:
             return delta
-        return delta.add(self._base, alpha=self._span(lr_sum))
+        return delta.add(self._base, alpha=self.span(lr_sum))
 
     def too_long(self, square: float, limit: float, lr_sum: float) -> bool:
         """Return whether no deltas within the limit can have this mean square of their norms."""
         origin = self._zero_gradient
-        longest = limit + (0.0 if origin is None else origin.norm() * self._span(lr_sum))
+        longest = limit + (0.0 if origin is None else origin.norm() * self.span(lr_sum))
         return not square <= longest * longest
 
 

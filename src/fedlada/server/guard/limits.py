@@ -51,9 +51,10 @@ What is measured is what an honest client *can* do:
 - An averaged variance (a BatchNorm's ``running_var``) must not be negative.
 
 ``clip`` makes the guard a streaming form of centered clipping (Karimireddy, He and Jaggi 2021):
-every delta is cut to ``clip`` times the median distance from the direction of the last round, and
-before that each of its tensors is limited like any other quantity: otherwise an attacker
-could spend its whole allowed distance on a few biases that honest clients hardly change.
+every delta is cut to ``clip`` times the median distance from the direction that all clients share
+(``Part.known``), or else from the last mean delta per unit of lr_sum, and before that each of its
+tensors is limited like any other quantity: otherwise an attacker could spend its whole allowed
+distance on a few biases that honest clients hardly change.
 That changes honest replies as well, so it is off by default and part of :meth:`Guard.strict`.
 
 Limits follow from earlier rounds alone, so the order of arrival does not matter.  In the first
@@ -71,12 +72,15 @@ from typing import NamedTuple
 
 from ...errors import require
 
-__all__ = ["COUNTS", "DELTA", "Guard", "History", "Limit", "Seen"]
+__all__ = ["CENTRE", "COUNTS", "DELTA", "Guard", "History", "Limit", "Seen"]
 
 COUNTS = ("steps", "lr_sum", "examples")
 """The quantities that are limited on both sides and hardly change from round to round."""
 
 DELTA = "delta"
+
+CENTRE = "centre"
+"""The server's vector that deltas are clipped around: the last mean delta per unit of lr_sum."""
 
 LONG = 10
 """The guard remembers quantities that hardly change this many times longer."""
