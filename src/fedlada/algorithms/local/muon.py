@@ -74,6 +74,8 @@ class Muon(LocalRule):
             torch._foreach_mul_(client.y.tensors, 1 - lr * self.weight_decay)
         names = client.y.names or [""] * len(client.y)
         for y, m, name in zip(client.y, self.along(client), names, strict=True):
+            if not m.numel():
+                continue
             flat = m.dim() < 2 or any(word in name for word in self.flat)
             rows = m.reshape(1, -1) if flat else m.reshape(m.shape[0], -1)
             factor = 0.2 * max(rows.shape) ** 0.5
