@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib import import_module
 from types import ModuleType
+from urllib.error import URLError
 
 import pytest
 
@@ -93,6 +94,15 @@ def test_a_file_that_is_not_there_is_one_sentence(capsys, tmp_path):
     code, _ = said(capsys, "cost", str(tmp_path / "no.toml"))
     assert str(code).startswith("fedlada: ")
     assert "no.toml" in str(code)
+
+
+def test_an_error_without_a_path_says_what_it_is(capsys, monkeypatch):
+    def unreachable(*_):
+        raise URLError("no network")
+
+    monkeypatch.setattr(fedlada.cli, "import_module", unreachable)
+    code, _ = said(capsys, "cost", "some.toml")
+    assert "address on the network cannot be read or written (<urlopen error no network>)" in code
 
 
 @pytest.mark.parametrize("words", ["algorithms", "--help", "cost --help"])

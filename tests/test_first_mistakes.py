@@ -112,6 +112,19 @@ class Images(Dataset):
         return X[row], int(Y[row])
 
 
+def with_weight(weight: torch.Tensor) -> nn.Module:
+    model = nn.Linear(4, 3)
+    model.weight = nn.Parameter(weight)
+    return model
+
+
+def overlapping() -> nn.Module:
+    memory = torch.zeros(14)
+    model = with_weight(memory[:12].view(3, 4))
+    model.bias = nn.Parameter(memory[11:])
+    return model
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(zip(X, Y, strict=True))
@@ -159,6 +172,10 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "a name as the model": (lambda: run("lenet"), "str"),
     "a lazy model": (lambda: run(nn.LazyLinear(3)), "'weight'"),
     "a model without numbers": (lambda: run(on_meta()), "'meta'"),
+    "a parameter with gaps": (lambda: run(with_weight(torch.zeros(3, 8)[:, ::2])), "w[:, ::2]"),
+    "an expanded parameter": (lambda: run(with_weight(torch.zeros(3, 1).expand(3, 4))), "'weight'"),
+    "parameters that overlap": (lambda: run(overlapping()), "'weight' and 'bias' overlap"),
+    "a batch size of 20 digits": (lambda: LocalTraining(batch_size=10**20), str(10**20)),
     "a model without parameters": (lambda: run(nn.ReLU()), "no trainable parameter"),
     "statistics nobody spoke of": (lambda: run(with_norm()), "1.running_mean"),
     "evaluate returns nothing": (lambda: run(evaluate=lambda model: None), "None"),

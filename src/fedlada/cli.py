@@ -62,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (FedladaError, ImportError) as error:
         sys.exit(f"fedlada: {error}")
     except OSError as error:
+        what = error.filename or "a file or an address on the network"
         sys.exit(
-            f"fedlada: {error.filename or 'a file'} cannot be read or written ({error.strerror});"
-            " give another path, or fix that one."
+            f"fedlada: {what} cannot be read or written ({error.strerror or error}); give another"
+            " path, or fix that one."
         )
     sys.exit(0)
 

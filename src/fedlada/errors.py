@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 
 __all__ = [
+    "MOST",
     "PLACE",
     "ExperimentError",
     "FedladaError",
@@ -50,13 +51,17 @@ def warn_here(sentence: str) -> None:
     warnings.warn(f"{place}: {sentence}" if place else sentence, stacklevel=2)
 
 
+MOST = 2**53
+"""Counts must be below this: larger ones are not exact as floating-point numbers."""
+
+
 def check_counts(owner: object, *names: str) -> None:
     """Raise an error if one of these attributes is neither None nor a positive whole number."""
     for name in names:
         value = getattr(owner, name)
         require(
-            value is None or (isinstance(value, int) and value > 0),
-            f"{name} is {value!r}; it must be a positive whole number",
+            value is None or (isinstance(value, int) and 0 < value < MOST),
+            f"{name} is {value!r}; it must be a positive whole number below 2^53",
         )
 
 

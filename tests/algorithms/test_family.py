@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from algorithms.test_identities import server_run, torch_run, torch_steps
 from federations import Federation, Point, Quadratic, flat, local_steps, quadratics
 from fedlada import Algorithm, LocalTraining, algorithm
-from fedlada.algorithms import Round, Vector, Vectors
+from fedlada.algorithms import ALGORITHMS, Round, Vector, Vectors
 from fedlada.algorithms.corrections import LESAM, SAM, Amend, AmendAdded, Nova, Prox
 from fedlada.algorithms.local import SGD, AdamW, AdamWRows, AMSGrad, Lion, SharedMuon
 from fedlada.algorithms.server_rules import Averaging, ExP, Momentum, Nesterov, ServerAMSGrad
@@ -389,6 +389,20 @@ def test_muon_steps_as_far_along_each_direction_and_a_flat_tensor_by_its_length(
         assert sizes.max() < 1.3
     for t in (bias, embed):
         assert float(t.norm()) == pytest.approx(0.2 * math.sqrt(t.numel()))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "muon" in name])
+def test_muon_leaves_a_parameter_without_elements_alone(name):
+    class Sparse(Point):
+        def __init__(self) -> None:
+            super().__init__()
+            self.none = nn.Parameter(torch.zeros(0, 5, dtype=torch.float64))
+            self.nor_here = nn.Parameter(torch.zeros(5, 0, dtype=torch.float64))
+
+    fed = federation(algorithm(name), model=Sparse(), data=quadratics(3), train=local_steps(2))
+    fed.run(2)
+    assert [t.numel() for t in fed.state.vectors.x] == [4, 2, 0, 0]
+    assert fed.x.norm() > 0
 
 
 def test_sam_takes_its_gradient_at_the_worst_point_nearby():

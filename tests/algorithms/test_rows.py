@@ -1,9 +1,11 @@
 """Laws of the second moment by rows."""
 
+import pytest
 import torch
 from torch import nn
 
-from fedlada import algorithm, simulate
+from fedlada import Algorithm, FedladaError, algorithm, simulate
+from fedlada.algorithms.local import SGD
 
 
 def run(model, name, *, rounds=4, **settings):
@@ -32,6 +34,17 @@ class Weights(nn.Module):
 
     def forward(self, x):
         return x @ self.w.reshape(6, 1)
+
+
+class SaysItsRows(SGD):
+    """A rule that sends one number per row, and none that a second moment would be."""
+
+    up = ("size_rows",)
+
+
+def test_only_a_moment_may_be_sent_up_in_few_numbers():
+    with pytest.raises(FedladaError, match=r"size_rows is declared in 'up'.*in 'moments'"):
+        Algorithm(SaysItsRows())
 
 
 def test_of_one_dimension_it_is_amsgrad():

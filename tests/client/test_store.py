@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from fedlada.algorithms import Vector, Vectors
 from fedlada.client.store import NEVER, LostState, needless
 from fedlada.engines import DiskStore, MemoryStore
+from fedlada.errors import FedladaError
 
 RUN = "a"
 
@@ -126,6 +127,18 @@ def test_other_files_are_left_alone_and_those_of_a_killed_write_are_not(tmp_path
     store.settle(1, (RUN, 0), resumable_from=0)
     assert store.load(1, (RUN, 0)).c_i.equal(kept(1).c_i)
     assert {path.name for path in (tmp_path / "1").iterdir()} == {f"{RUN}-0.pt", *strays}
+
+
+@pytest.mark.parametrize("where", ["os.fsync", "pathlib.Path.mkdir"])
+def test_on_a_full_disk_the_client_and_the_file_are_named(tmp_path: Path, monkeypatch, where):
+    store = DiskStore(tmp_path)
+
+    def full(*_, **__):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(where, full)
+    with pytest.raises(FedladaError, match=r"client 7 .*a-3\.pt \(No space left.*Free disk space"):
+        store.stage(7, (RUN, 3), kept(1))
 
 
 def test_a_directory_that_was_deleted_is_not_blamed_on_the_client(tmp_path: Path):

@@ -53,6 +53,7 @@ def test_an_unknown_key_or_name_names_the_nearest(word, nearest):
         ("settings.lr={ a = 1 }", "settings.lr"),
         ("settings.lr=[0.1, 0.2]", "settings.lr"),
         ("data.clients=0", "data.clients"),
+        ("train.batch_size=12345678901234567890", "train.batch_size"),
         ("data.dataset=mnist", "data.dataset"),
         ("evaluate.targets=[60]", "evaluate.targets"),
         ("algorithm=3", "algorithm"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +135,27 @@ def test_errors_end_the_command_with_one_sentence(tmp_path, capsys):
     file.write_text("[train]\nstepz = 3\n")
     with pytest.raises(SystemExit, match=r"^fedlada: .*'train\.steps'"):
         main(["run", str(file)])
+
+
+@pytest.mark.parametrize("content", ["", "# to be written\n"])
+def test_an_empty_file_starts_no_run(tmp_path, content):
+    """Empty means the paper's experiment: hours that nobody asked for."""
+    file = tmp_path / "empty.toml"
+    file.write_text(content)
+    where = ["--out", str(tmp_path / "here")]
+    with pytest.raises(SystemExit, match=r"empty\.toml is empty.*100 rounds.*name = "):
+        main(["run", str(file), *where])
+    assert not (tmp_path / "here").exists()
+
+
+def test_the_hint_after_a_run_can_be_pasted_into_a_shell(tmp_path, capsys):
+    file, where = tmp_path / "e.toml", tmp_path / "a run; really"
+    words = [*DIGITS, "federation.rounds=1", "--out", str(where)]
+    file.write_text('name = "quoted"\n')
+    with pytest.raises(SystemExit):
+        main(["run", str(file), *words])
+    hint = " ".join(capsys.readouterr().out.split())
+    assert f"fedlada report {shlex.quote(str(where))} writes" in hint
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_ends_in_a_sentence(tmp_path):

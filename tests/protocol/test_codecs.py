@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from fedlada import algorithm, simulate
+from fedlada import FedladaError, algorithm, simulate
 from fedlada.algorithms import Vector
 from fedlada.protocol.codecs import CODECS, PRESETS, Codecs, MalformedReply
 from fedlada.protocol.codecs.bits import BLOCK, opened, pack, size_of, unpack
@@ -79,6 +79,28 @@ def test_subtracting_what_was_added_halves_the_error_for_the_same_bytes(bits):
     assert sent <= 1.01 * kept
     wrong, before = (through(name, vector).distance(vector) ** 2 for name in pair)
     assert wrong <= 0.6 * before
+
+
+@pytest.mark.parametrize("large", [1e-2, -1e-2, 1e10])
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_zero_beside_large_numbers_stays_as_near_to_zero_as_the_codec_promises(name, large):
+    """And what is tiny, negative or positive: one large number may not be read for them."""
+    vector = Vector([torch.tensor([1e-16, -1e-16, 0.0, -0.0, 1e-30, 0.0, large, 0.0])])
+    own, back = flat(vector), flat(through(name, vector))
+    bits = {**INTEGERS, **SUBTRACTIVE}.get(name)
+    if name == "bf16":
+        most = own.abs() / 256
+    elif bits is not None:
+        most = torch.full_like(own, abs(large) / (2 ** (bits - 1) - 1) * 1.000002)
+    else:  # no number of a row is off by more than the row is long
+        most = torch.full_like(own, abs(large) / 2)
+    assert bool(((own - back).abs() <= most).all())
+
+
+@pytest.mark.parametrize("name", ["log8", "log4", "int7", ""])
+def test_a_codec_that_is_not_there_is_refused_with_the_names_of_those_that_are(name):
+    with pytest.raises(FedladaError, match=rf"no codec '{name}'.*There are bf16, "):
+        Codecs.read(f"x={name} | delta=bf16")
 
 
 @pytest.mark.parametrize("scale", SCALES[1:])

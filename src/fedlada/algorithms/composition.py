@@ -63,6 +63,14 @@ class Algorithm:
                 f"{', '.join(sorted(twice))} is declared twice in {names!r}; two parts of one"
                 " algorithm may not share a vector",
             )
+        moments = {moment.up for moment in self.moments}
+        for name in self.up:
+            require(
+                not is_small(name) or name in moments,
+                f"{name} is declared in 'up', and its name says that it has few numbers, which only"
+                " a moment may; declare it in 'moments', or give it the shapes of the parameters"
+                " and another name",
+            )
 
     @property
     def down(self) -> Names:

@@ -77,7 +77,9 @@ class Part:
     and its tensors' shapes.  ``probe`` sees all tensors at once.
 
     A vector has the shapes of the parameters.  If its name ends in ``_rows`` it has one number per
-    row of each tensor, and if it ends in ``_each`` one number per tensor.
+    row of each tensor, and if it ends in ``_each`` one number per tensor.  An ``up`` vector may
+    have such a name only if it is one of the ``moments``: replies are checked by the shapes of what
+    was sent, and only a moment starts from a vector of its own shapes.
     """
 
     name: ClassVar[str]

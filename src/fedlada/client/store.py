@@ -145,12 +145,19 @@ class DiskStore:
     def stage(self, client: int, version: Version, kept: Vectors) -> None:
         path = self._path(client, version)
         self._check_directory(client)
-        if not path.parent.exists():
-            path.parent.mkdir(exist_ok=True)
-            sync_names(self._directory)
         content = io.BytesIO()
         torch.save({name: [t.cpu() for t in vector] for name, vector in kept.items()}, content)
-        write(path, _sealed(content.getvalue()))
+        try:
+            if not path.parent.exists():
+                path.parent.mkdir(exist_ok=True)
+                sync_names(self._directory)
+            write(path, _sealed(content.getvalue()))
+        except OSError as error:
+            raise FedladaError(
+                f"the vectors that client {client} keeps could not be written to {path}"
+                f" ({error.strerror}). Free disk space and run the same command again: a run with"
+                " checkpoints resumes after its last round"
+            ) from error
 
     def settle(self, client: int, version: Version, resumable_from: int) -> None:
         versions = self._versions(client)

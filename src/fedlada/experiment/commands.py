@@ -18,7 +18,7 @@ from ..errors import ExperimentError
 from ..server.saving.export import export as write_model
 from ..server.saving.lock import DirectoryLock
 from .config.cells import cells, first, matching
-from .config.reading import read
+from .config.reading import read, table
 from .packed import directory_of, pack as pack_runs
 from .run.directory import RunDirectory, runs_in
 from .run.execute import run as rounds_of
@@ -41,6 +41,12 @@ def run(parser: Parser, words: Sequence[str]) -> None:
     _takes_out(parser)
     options = parser.parse_intermixed_args(words)
     config = read(options.file, options.changes)
+    if not options.changes and not table(options.file):
+        raise ExperimentError(
+            f"{options.file} is empty, which means the paper's experiment on CIFAR-10, with"
+            f" {config.federation.rounds} rounds; write in it what you want to run, or, for just"
+            f' that, name = "{config.name}".'
+        )
     directory = options.out or Path("runs") / config.name
     RunDirectory(directory).prepare(config)
     _one(directory)
@@ -270,7 +276,10 @@ def _one(directory: Path) -> None:
     if RunDirectory(directory).finished():
         _say(f"{directory} is finished")
         return
-    with _resumable(f"fedlada resume {directory}"), Display(console, [directory]) as display:
+    with (
+        _resumable(shlex.join(["fedlada", "resume", str(directory)])),
+        Display(console, [directory]) as display,
+    ):
         for record in rounds_of(directory):
             display.show(directory, dataclasses.asdict(record))
     _next(directory)
@@ -279,7 +288,7 @@ def _one(directory: Path) -> None:
 def _many(runs: Sequence[Path], *, jobs: int | None, base: Path) -> None:
     left = [run for run in runs if not RunDirectory(run).finished()]
     if left:
-        again = f"fedlada resume {base}"
+        again = shlex.join(["fedlada", "resume", str(base)])
         with DirectoryLock(base, name="sweep.lock").held(), _resumable(again):
             finish_shown(
                 runs, left, str(base), jobs=jobs, console=console, again=f"To try again: {again}"
@@ -289,9 +298,10 @@ def _many(runs: Sequence[Path], *, jobs: int | None, base: Path) -> None:
 
 def _next(directory: Path) -> None:
     """Say what to do with results."""
+    path = shlex.quote(str(directory))
     _say(
-        f"done; fedlada compare {directory} prints a table, fedlada report {directory} writes a"
-        " page with curves"
+        f"done; fedlada compare {path} prints a table, fedlada report {path} writes a page with"
+        " curves"
     )
 
 

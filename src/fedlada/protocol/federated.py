@@ -6,7 +6,8 @@ of ``personal`` are not: each client keeps its own from round to round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
@@ -115,10 +116,28 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
         )
         require(
             torch.empty_like(p).stride() == p.stride(),
-            f"parameter {name!r} shares memory between its elements (an expanded view); replace it"
-            " by a parameter with its own memory",
+            f"the elements of parameter {name!r} do not lie side by side in memory: it is a view"
+            " with gaps, such as w[:, ::2], or an expanded one; replace it by"
+            " nn.Parameter(p.detach().contiguous())",
         )
+    _check_memory(parameters)
     return parameters
+
+
+def _check_memory(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Check that no two parameters share memory: a step of one would move the other."""
+    places = sorted(
+        (p.device.type, p.device.index or 0, p.data_ptr(), p.numel() * p.element_size(), name)
+        for name, p in parameters.items()
+        if p.device.type in ("cpu", "cuda") and p.numel()
+    )
+    for (*device, start, size, name), (*other, after, _, second) in itertools.pairwise(places):
+        require(
+            device != other or start + size <= after,
+            f"parameters {name!r} and {second!r} overlap in memory, so a step of one would change"
+            " the other; tie them by using one nn.Parameter in both places, or copy one with"
+            " nn.Parameter(p.detach().clone())",
+        )
 
 
 def _check_model(model: object) -> None:

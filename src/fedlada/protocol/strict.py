@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..algorithms import Vector
+from ..errors import MOST
 from .codecs import MalformedReply
 
 __all__ = [
@@ -28,9 +29,6 @@ __all__ = [
 
 Tensors = Mapping[str, Sequence[Tensor]]
 """The tensors of a message by name; a vector is a list of them."""
-
-MOST = 2**53
-"""Counts must be below this: larger ones are not exact as floating-point numbers."""
 
 LONGEST_TEXT = 300
 

@@ -75,6 +75,8 @@ class Muon(LocalRule):
             torch._foreach_mul_(client.y.tensors, 1 - lr * self.weight_decay)
         names = client.y.names or [""] * len(client.y)
         for y, m, name in zip(client.y, self.along(client), names, strict=True):
+            if not m.numel():
+                continue
             flat = any(word in name for word in self.flat)
             client.y.lift(partial(follow, lr=lr, flat=flat))(y, m)
 

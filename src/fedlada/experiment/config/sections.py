@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model,
 
 from ...data import KINDS
 from ...engines import devices
+from ...errors import MOST
 from ...redteam.defences import ATTACK_NAMES, DEFENCES, HONEST
 from ...server.plan import Plan
 from .named import ENGINES, foreign, maker, objective_named, one_of, source
@@ -33,7 +34,7 @@ __all__ = [
 CLIENTS = 100  # the default, except for the natural partition
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=MOST)]
 Seed = Annotated[int, Field(ge=0)]
 
 

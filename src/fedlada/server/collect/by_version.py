@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ...algorithms import Round, Vectors
+from ...algorithms import Round, Vector, Vectors
 from ...protocol.messages import Rejection, Reply
 from ..guard import Admission, Admitted, Limit, Measured, NoGuard
 
@@ -127,3 +127,7 @@ class ByVersion:
         """
         damping = math.fsum(self._aged) / math.fsum(self._plain)  # exact, so in any order
         return replace(self._newest.bounded(r, mean), damping=damping)
+
+    def centre(self, mean: Vector, lr_sum: float) -> Vector | None:
+        """Return what the deltas of the next round are clipped around, from this round's mean."""
+        return self._newest.centre(mean, lr_sum)

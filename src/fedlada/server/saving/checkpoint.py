@@ -487,7 +487,7 @@ def versions(threads: int | None = None, device: str | None = None) -> dict[str,
     """Return what decides the bits of a run besides its settings, as far as it is known."""
     installed = {
         "python": platform.python_version(),
-        "instructions of the CPU": torch.backends.cpu.get_cpu_capability(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
     }
     if threads is not None:
         installed["threads"] = str(threads)
