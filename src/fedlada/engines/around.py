@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import FedladaError
 from ..protocol.engine import Engine
@@ -26,6 +26,11 @@ class Around:
     def keeps(self) -> bool:
         """Whether its clients keep vectors between rounds."""
         return self._engine.keeps
+
+    def name(self, client: int) -> str:
+        """Return what the engine calls a client in records."""
+        name: Callable[[int], str] = getattr(self._engine, "name", str)
+        return name(client)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Pass the call on to the engine."""
