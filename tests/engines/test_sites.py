@@ -63,3 +63,31 @@ def test_owners_are_names_and_other_attributes_of_that_name_are_not():
 def test_no_site_is_no_federation():
     with pytest.raises(FedladaError, match="of 0 clients"):
         simulate(perceptron(), {})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_site_whose_replies_are_turned_away_is_named_in_records_and_at_the_end(workers):
+    """The loop of one site returns parameters that are not finite; that of another is slow."""
+
+    def loop(model, data, optimizer):
+        if len(data[1]) == 8:
+            for _ in range(40):
+                TRAIN(model, data, optimizer)
+        metrics = TRAIN(model, data, optimizer)
+        if len(data[1]) == 12:
+            with torch.no_grad():
+                model[1].bias.fill_(float("nan"))
+        return metrics
+
+    run = federation(SITES, train=loop, workers=workers)
+    with pytest.warns(UserWarning, match=r"delta not finite 2x.*, of Graz 2x"):
+        run.run()
+    for record in run.records:
+        assert record.rejected == {"delta not finite": 1}
+        assert record.incidents["Graz"] == "delta not finite"
+        limited = {why for name, why in record.incidents.items() if name != "Graz"}
+        assert bool(limited) == bool(record.limited)
+        assert all(why.startswith("limited ") for why in limited)
+    alone, said = federation({"Graz": SITES["Graz"]}, train=loop), "delta not finite 2x, of Graz 2x"
+    with pytest.warns(UserWarning, match=said), pytest.raises(FedladaError, match=said):
+        alone.run()

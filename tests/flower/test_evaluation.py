@@ -305,7 +305,7 @@ def test_the_worst_tenth_is_low_for_an_accuracy_and_high_for_a_loss(clients, ten
 
 def test_a_metric_is_on_record_for_each_client_unless_there_are_too_many(monkeypatch):
     assert combine(answers([0.5, 0.25]), None).each == {0: {"accuracy": 0.5}, 1: {"accuracy": 0.25}}
-    monkeypatch.setattr("fedlada.server.evaluation.MOST_ON_RECORD", 1)
+    monkeypatch.setattr("fedlada.server.evaluation.MOST_CLIENTS", 1)
     assert combine(answers([0.5, 0.25]), None).each == {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import FedladaError
 from ..protocol.engine import Engine
@@ -31,6 +31,11 @@ class Around:
     def waits(self) -> bool:
         """Whether the engine also yields late replies to earlier tasks."""
         return getattr(self._engine, "waits", False)
+
+    def name(self, client: int) -> str:
+        """Return what the engine calls a client in records."""
+        name: Callable[[int], str] = getattr(self._engine, "name", str)
+        return name(client)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Pass the call on to the engine."""

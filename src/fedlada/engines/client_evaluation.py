@@ -77,7 +77,7 @@ class ClientEvaluation(Generic[D]):
             _Evaluating(engine, self),
             sampler(self.cohort),
             lower=self.lower,
-            name=engine.names.__getitem__ if engine.names else str,
+            name=engine.name,
         )
 
 

@@ -179,6 +179,10 @@ class InProcess(Generic[D]):
             personal=self._personal,
         )
 
+    def name(self, client: int) -> str:
+        """Return what a client is called in records: its name, or its number if it has none."""
+        return self._name(client) or str(client)
+
     def _name(self, client: int) -> str:
         return self.names[client] if self.names else ""
 

@@ -265,8 +265,8 @@ class GridEngine:
         return self._nodes.node(client) if client < self.clients else None
 
     def name(self, client: int) -> str:
-        """Return the number of a client's node and its site, if it has named one: ``3 (Ulm)``."""
-        return self._nodes.name(client)
+        """Return the number of a client, and its site if its node has named one: ``3 (Ulm)``."""
+        return self._nodes.name(client) if self._clients is None else str(client)
 
     def partition(self, client: int) -> int:
         """Return the partition id of a client's node."""

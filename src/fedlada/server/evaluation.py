@@ -33,7 +33,7 @@ from .aggregate.mean import Mean
 from .guard.contract import counted, measured
 from .guard.limits import Guard
 from .plan import Plan
-from .record import RoundRecord
+from .record import MOST_CLIENTS, RoundRecord
 from .sampling import Sampler
 from .state import ServerState
 
@@ -41,8 +41,6 @@ __all__ = ["Combined", "Evaluator", "Survey", "combine"]
 
 LOWER = {"bits", "entropy", "error", "loss", "mae", "mse", "perplexity", "rmse"}
 """Words in the names of metrics of which a lower value is better."""
-MOST_ON_RECORD = 1000
-"""Largest number of clients whose own metrics are in a record."""
 
 
 class Evaluator(Protocol):
@@ -161,7 +159,7 @@ def combine(
         means={name: means[name] for name in names},
         medians={name: statistics.median(values[name]) for name in names},
         worst={name: _worst(values[name], lower=_falls(name, lower)) for name in names},
-        each={} if len(each) > MOST_ON_RECORD else _only(each, names),
+        each={} if len(each) > MOST_CLIENTS else _only(each, names),
         clients=mean.count,
         left_out=left_out,
     )

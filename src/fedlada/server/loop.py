@@ -9,6 +9,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from ..algorithms import Round
 from ..errors import FedladaError, require
@@ -22,7 +23,7 @@ from .collect.collect import Collector, Here
 from .collect.tally import NORM, Tally
 from .guard import CENTRE
 from .plan import Plan
-from .record import Clock, RoundRecord, names_on_record
+from .record import MOST_CLIENTS, Clock, RoundRecord, names_on_record
 from .state import ServerState
 
 __all__ = [
@@ -34,6 +35,9 @@ __all__ = [
     "next_task",
     "report",
 ]
+
+MOST_NAMED = 5
+"""Largest number of clients that a warning names."""
 
 Distances = tuple[float, float] | tuple[None, None]
 
@@ -61,6 +65,8 @@ def federate(
     among processes.  Raises :class:`NothingApplied` at the end of a run without any update.
     """
     trouble, missing = Counter[str](), Counter[str]()
+    judged, failed = Counter[str](), Counter[str]()  # the clients
+    name: Callable[[int], str] = getattr(engine, "name", str)
     collector = collector or Here(plan, engine)
     if plan.staleness:
         _check_late(plan, collector)
@@ -70,7 +76,7 @@ def federate(
         task, cohort = next_task(plan, state, engine.clients)
         tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
-        record = report(state, task, tally, applied, distances, clock, evaluate)
+        record = report(state, task, tally, applied, distances, clock, evaluate, name=name)
         if survey is not None:
             record = survey(state, record)
         if save is not None:
@@ -79,13 +85,15 @@ def federate(
             engine.commit(replace(task, round=version), clients if applied else [])
         del tally  # otherwise its sums would stay in memory while the next round makes its own
         missing.update(record.failures)
+        for client, why in record.incidents.items():
+            (failed if why in record.failures else judged)[client] += 1
         trouble.update(record.rejected)
         trouble.update({f"limited {what}": count for what, count in record.limited.items()})
         yield record
     if trouble:
-        counts = _counts(trouble)
+        counts = _counts(trouble) + _of_clients(judged)
         warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {counts}", stacklevel=2)
-    check_applied(plan, state, missing + trouble)
+    check_applied(plan, state, missing + trouble, judged + failed)
 
 
 def _check_late(plan: Plan, collector: Collector) -> None:
@@ -110,11 +118,16 @@ def _by_task(task: Task, tally: Tally) -> dict[int, list[int]]:
     return clients
 
 
-def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) -> None:
+def check_applied(
+    plan: Plan,
+    state: ServerState,
+    reasons: Mapping[str, int],
+    clients: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     """Raise an error if a run ends with the model that it began with."""
     if state.updates or not plan.rounds:
         return
-    counts = _counts(reasons, 3)
+    counts = _counts(reasons, 3) + _of_clients(clients)
     raise NothingApplied(
         f"none of {state.round} rounds changed the model: each had fewer accepted replies than it"
         f" needs (minimum is {plan.minimum}; failed replies: {counts or 'none since the start'})."
@@ -126,6 +139,11 @@ def check_applied(plan: Plan, state: ServerState, reasons: Mapping[str, int]) ->
 def _counts(reasons: Mapping[str, int], most: int | None = None) -> str:
     """Return the most common reasons with their counts: ``deadline 3x, wrong records 1x``."""
     return ", ".join(f"{reason} {n}x" for reason, n in Counter(reasons).most_common(most))
+
+
+def _of_clients(clients: Mapping[str, int]) -> str:
+    """Return whose replies were most often not used as they came, by name: ``, of Graz 3x``."""
+    return f", of {_counts(clients, MOST_NAMED)}" if clients else ""
 
 
 def next_cohort(plan: Plan, state: ServerState, clients: int) -> Sequence[int]:
@@ -221,6 +239,8 @@ def report(
     distances: Distances,
     clock: Clock,
     evaluate: Callable[[int], Mapping[str, float]] | None,
+    *,
+    name: Callable[[int], str] = str,
 ) -> RoundRecord:
     """Return the record of the round; the clock stops before the evaluation."""
     seconds, server_seconds = clock.read()
@@ -252,6 +272,10 @@ def report(
         failures=dict(sorted(tally.failures.items())),
         rejected=dict(sorted(tally.rejected.items())),
         limited=dict(sorted(limited.items())),
+        incidents={
+            name(client): ", ".join(sorted(tally.incidents[client]))
+            for client in sorted(tally.incidents)[:MOST_CLIENTS]
+        },
         metrics={name: float(value) for name, value in metrics.items()},
         client_metrics={name: means[name] for name in names},
         spread={name: spread[name] for name in names},

@@ -11,8 +11,17 @@ from typing import Any, TypeVar
 
 from ..protocol.messages import MOST_METRICS
 
-__all__ = ["Clock", "RoundRecord", "names_on_record", "plain_record", "record_of"]
+__all__ = [
+    "MOST_CLIENTS",
+    "Clock",
+    "RoundRecord",
+    "names_on_record",
+    "plain_record",
+    "record_of",
+]
 
+MOST_CLIENTS = 1000
+"""Largest number of clients that a record names."""
 NAMES_PER_RUN = 1000
 """Largest number of names of clients' metrics in all records of a run."""
 
@@ -63,6 +72,9 @@ class RoundRecord:
     """Replies that were rejected, counted by reason."""
     limited: Mapping[str, int] = field(default_factory=dict)
     """Accepted replies in which a quantity was reduced to its limit, counted by quantity."""
+    incidents: Mapping[str, str] = field(default_factory=dict)
+    """Why the replies of clients failed, were rejected or were limited, by the client's name or
+    number; of 1000 clients at most."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The results of ``evaluate``, on the server; clients cannot add to them."""
     client_metrics: Mapping[str, float] = field(default_factory=dict)

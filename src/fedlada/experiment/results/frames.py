@@ -221,7 +221,7 @@ def numbers(flat: Mapping[str, object]) -> Flat:
             columns["asked"] = len(value)
         elif table in COUNTED:
             columns[table] = int(str(columns[table])) + int(str(value))
-        elif table != BY_CLIENT and not isinstance(value, list):
+        elif table not in (BY_CLIENT, "incidents") and not isinstance(value, list):
             columns[column(table, name)] = value
     return columns
 

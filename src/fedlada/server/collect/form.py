@@ -30,7 +30,7 @@ COUNTERS = ("failures", "rejected", "limited", "reported")
 KEYS = {
     *COUNTERS,
     *("accepted", "contributed", "seen", "unreached", "bytes_up", "local_seconds"),
-    *("total", "observed", "limits", "held", "usable"),
+    *("total", "observed", "limits", "held", "usable", "incidents"),
 }
 PLAIN = tuple(f.name for f in fields(Reply) if f.name != "vectors")
 """The fields of a reply that are plain values."""
@@ -52,6 +52,7 @@ def written(tally: Tally) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
         "limits": _written_limits(tally.admission.limits),
         "held": [_written_held(measured) for measured in tally.held],
         "usable": _written_usable(tally),
+        "incidents": [[client, reasons] for client, reasons in tally.incidents.items()],
     }
     named = {f"total/{name}": ts for name, ts in tensors.items()}
     for i, measured in enumerate(tally.held):
@@ -96,6 +97,7 @@ def read(
     # No client can be both held and accepted: it would be counted twice.
     answered = _clients([m.reply.client for m in tally.held] + tally.accepted, share)
     tally.usable = _usable(values["usable"], tally.held, share)
+    tally.incidents = _incidents(values["incidents"], share)
     tally.seen = _seen(values["seen"], empty, len(answered), most)
     _read_limits(values["limits"], empty)
     return tally
@@ -130,6 +132,13 @@ def _contributed(value: object, accepted: Collection[int]) -> dict[int, float]:
     accounts = {integer(client): number(account) for client, account in pairs}
     _clients([*accounts], accepted)
     return accounts
+
+
+def _incidents(value: object, share: Collection[int]) -> dict[int, list[str]]:
+    pairs = [items(pair, least=2, most=2) for pair in items(value, most=len(share))]
+    clients = _clients([client for client, _ in pairs], share)
+    reasons = ([text(reason) for reason in items(each)] for _, each in pairs)
+    return dict(zip(clients, reasons, strict=True))
 
 
 def _seen(value: object, empty: Tally, least: int, most: int) -> dict[str, list[float]]:

@@ -81,6 +81,9 @@ class Tally:
         self.accepted: list[int] = []
         self.failures, self.rejected = Counter[str](), Counter[str]()
         self.limited = Counter[str]()
+        self.incidents: dict[int, list[str]] = {}
+        """Why the replies of clients failed, were rejected or were limited."""
+        self._members = frozenset(cohort)
         self.unreached, self.bytes_up, self.local_seconds = 0, 0, 0.0
         self.seen: dict[str, list[float]] = {}
         """The measured sizes of every reply that met the contract, before any limit."""
@@ -167,6 +170,8 @@ class Tally:
         self.contributed |= other.contributed
         for name in ("failures", "rejected", "limited", "reported"):
             getattr(self, name).update(getattr(other, name))
+        for client, reasons in other.incidents.items():
+            self.incidents.setdefault(client, []).extend(reasons)
         for name, sizes in other.seen.items():
             self.seen.setdefault(name, []).extend(sizes)
         self.unreached += other.unreached
@@ -238,12 +243,19 @@ class Tally:
             if outcome.account is not None:
                 self.contributed[outcome.reply.client] = outcome.account
             self.limited.update(outcome.limited)
+            self._blame(outcome.reply.client, *(f"limited {what}" for what in outcome.limited))
 
     def _count(self, failure: Failure) -> None:
         counter = self.rejected if isinstance(failure, Rejection) else self.failures
         counter[failure.reason] += 1
+        self._blame(failure.client, failure.reason)
         self.unreached += not failure.reached
         self.bytes_up += failure.nbytes if isinstance(failure, Rejection) else 0
+
+    def _blame(self, client: int, *reasons: str) -> None:
+        """Note reasons for a client of the cohort; a reply may claim to be of any other."""
+        if reasons and client in self._members:
+            self.incidents.setdefault(client, []).extend(reasons)
 
     def _fold(self, reply: Reply, weight: float) -> None:
         scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
