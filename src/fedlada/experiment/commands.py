@@ -138,10 +138,15 @@ def compare(parser: Parser, words: Sequence[str]) -> None:
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     parser.epilog = "Example: fedlada compare runs/desk-main --target 0.5 --target 0.6"
     _takes_runs(parser)
+    parser.add_argument("--latex", action="store_true", help="print the tables as LaTeX")
     options = parser.parse_intermixed_args(words)
-    from .report.compare import comparison
+    from .report.compare import as_latex, compared, on_terminal
 
-    console.print(comparison(options.directories, targets=options.target, rounds=options.rounds))
+    blocks = compared(options.directories, targets=options.target, rounds=options.rounds)
+    if options.latex:
+        print(as_latex(blocks))
+    else:
+        console.print(on_terminal(blocks))
 
 
 def report(parser: Parser, words: Sequence[str]) -> None:
