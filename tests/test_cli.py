@@ -30,6 +30,12 @@ def test_help_lists_every_command_with_a_sentence(capsys, words):
         assert command.help.endswith(".")
 
 
+def test_the_help_begins_with_what_most_people_need():
+    names = list(COMMANDS)
+    assert names[:5] == ["run", "sweep", "resume", "compare", "report"]
+    assert names[-3:] == ["algorithms", "cost", "privacy"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_has_an_example_and_explains_every_option(capsys, name):
     code, text = said(capsys, name, "--help")

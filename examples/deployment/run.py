@@ -17,6 +17,16 @@ APP = Path(__file__).parents[1] / "flower"
 NODES = 3
 
 rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+abandoned = []
+
+
+def show(line: str) -> None:
+    if line.startswith("round "):
+        print(line, flush=True)
+        if "round abandoned" in line:
+            abandoned.append(line)
+
+
 with tempfile.TemporaryDirectory() as work:
     # Vectors that a client keeps between rounds (SCAFFOLD, FedDyn) survive a restart here.
     states = [{"state-directory": f"{work}/state-{i}"} for i in range(NODES)]
@@ -34,6 +44,11 @@ with tempfile.TemporaryDirectory() as work:
                 "minimum": 2,
             },
             timeout=120 + 60 * rounds,
-            show=lambda line: print(line, flush=True) if line.startswith("round ") else None,
+            show=show,
         )
     print("everything is stopped")
+if abandoned:
+    print(
+        f"{len(abandoned)} of {rounds} rounds were abandoned and changed nothing: fewer than 2"
+        " nodes replied within the deadline of 60 seconds. A busy machine needs a longer deadline."
+    )

@@ -30,22 +30,22 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "algorithms": Command("algorithms.listing", "", "List the algorithms and what they send."),
-    "cost": Command("cost", "", "Count the bytes and the memory of a run before it starts."),
-    "privacy": Command("privacy.command", "privacy", "Say what noise a private run needs."),
     "run": Command("experiment.commands", "experiment", "Run an experiment, or resume it."),
     "sweep": Command("experiment.commands", "experiment", "Run every combination of a sweep."),
     "resume": Command("experiment.commands", "experiment", "Resume the runs in a directory."),
-    "compare": Command("experiment.commands", "experiment", "Compare runs in one table."),
+    "compare": Command("experiment.commands", "experiment", "Compare runs in tables."),
     "report": Command("experiment.commands", "report", "Write a page with curves and tables."),
     "best": Command("experiment.commands", "experiment", "Choose the best settings of a sweep."),
+    "partition": Command("experiment.commands", "experiment", "Show which client has which data."),
     "export": Command("experiment.commands", "experiment", "Write the model of a run to a file."),
     "pack": Command("experiment.commands", "experiment", "Pack finished runs into one file."),
-    "partition": Command("experiment.commands", "experiment", "Show which client has which data."),
-    "tournament": Command("experiment.commands", "report", "Compare optimizers fairly."),
+    "tournament": Command("experiment.commands", "report", "Compare optimizers with equal tries."),
     "doctor": Command("flower.doctor.command", "flower", "Check a machine before a deployment."),
+    "algorithms": Command("algorithms.listing", "", "List the algorithms and what they send."),
+    "cost": Command("cost", "", "Count the bytes and the memory of a run before it starts."),
+    "privacy": Command("privacy.command", "privacy", "Say what noise a private run needs."),
 }
-"""The subcommands by name, in the order of ``fedlada --help``."""
+"""The subcommands by name, in the order of ``fedlada --help``: the most used come first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -108,8 +108,11 @@ def _overview() -> str:
             "commands:",
             *(f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()),
             "",
-            "fedlada COMMAND --help explains the options of a command.",
-            "fedlada --version prints the versions of fedlada, torch and Python.",
+            "options:",
+            f"  {'--help':{width}}  Print this text; after a command, explain its options.",
+            f"  {'--version':{width}}  Print the versions of fedlada, torch and Python.",
+            "",
+            "In the help of a command, brackets hold what is taken by default.",
         ]
     )
 

@@ -14,7 +14,7 @@ from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.config.reading import experiment, parse, read
-from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.compare import compared, on_terminal
 from fedlada.experiment.results.damage import damages
 from fedlada.experiment.run import execute
 from fedlada.experiment.run.attack import attacked_engine
@@ -169,7 +169,7 @@ def swept(place):
 @pytest.mark.filterwarnings(LIMITED)
 def test_a_sweep_over_attacks_and_defences_is_compared_in_a_table(swept, tmp_path):
     console = Console(width=200, file=io.StringIO())
-    console.print(comparison([swept]))
+    console.print(on_terminal(compared([swept])))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["attack", "default", "strict"] in lines
     (scaling,) = (line for line in lines if line[:1] == ["scaling"])

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlada.errors import ExperimentError
-from fedlada.experiment.config.cells import cells
+from fedlada.experiment.config.cells import cells, first
 from fedlada.experiment.config.reading import read
 
 
@@ -76,6 +76,22 @@ HUGE = "[sweep]\n" + "\n".join(
 def test_a_sweep_that_cannot_be_run_is_a_sentence(tmp_path, text, sentence):
     with pytest.raises(ExperimentError, match=sentence):
         of(tmp_path, text)
+
+
+def test_one_run_of_a_sweep_is_chosen_by_its_name(tmp_path):
+    every = of(tmp_path, COMPARISON)
+    file = tmp_path / "sweep.toml"
+    assert first(file, []) == next(iter(every.values()))
+    last = list(every)[-1]
+    assert first(file, [], only=last) == every[last]
+    with pytest.raises(ExperimentError, match=r"Nothing in .* matches 'nobody\*'"):
+        first(file, [], only="nobody*")
+    swept = "federation.seed=0"
+    with pytest.raises(ExperimentError, match=r"is set by the sweep; .* with --only"):
+        first(file, [swept])
+    file.write_text("")
+    with pytest.raises(ExperimentError, match=r"no table \[sweep\], so leave --only a out"):
+        first(file, [], only="a")
 
 
 def test_run_sends_a_sweep_to_sweep(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import experiment
-from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.compare import compared
 from fedlada.experiment.report.report import HTML, MARKDOWN, report
 from fedlada.experiment.report.runs import CROWD
 from fedlada.experiment.run import execute
@@ -311,6 +311,8 @@ def test_of_many_variants_the_best_are_drawn_and_the_table_has_all(tmp_path):
         f"fedavg lr={1.0 + k}" for k in range(CROWD + 2) if f">fedavg lr={1.0 + k}</text>" in svg
     }
     assert drawn == {f"fedavg lr={1.0 + k}" for k in range(2, CROWD + 2)}
+    for name in ("losses", "drift"):
+        assert f">fedavg lr={CROWD + 2.0}</text>" in (where / f"figures/{name}.svg").read_text()
 
 
 def test_long_runs_are_thinned_in_figures_below_300_kb_which_say_so(tmp_path):
@@ -382,7 +384,108 @@ def test_neither_report_nor_comparison_imports_what_somebodys_run_names(tmp_path
     for old, new in (("fedavg", "theirs:A"), ("digits", "theirs:load"), ("mlp", "theirs:make")):
         assert f'"{old}"' in file.read_text()
         file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
-    comparison([tmp_path / "runs"])
+    compared([tmp_path / "runs"])
     where = report([tmp_path / "runs"])
     assert "a report does not import theirs:load" in (where / "report.md").read_text()
     assert not trace.exists()
+
+
+BY_CONCENTRATION = {
+    0.1: {"fedavg": [0.2, 0.3], "fedlada": [0.3, 0.4], "fedcm": [0.1, 0.2]},
+    1.0: {"fedavg": [0.6, 0.7], "fedlada": [0.8, 0.9]},
+}
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("problems")
+    for concentration, algorithms in BY_CONCENTRATION.items():
+        for algorithm, accuracies in algorithms.items():
+            for seed in (0, 1):
+                curve = [accuracy + 0.01 * seed for accuracy in accuracies]
+                name = f"{algorithm}-{concentration}-{seed}"
+                keys = {"data.concentration": concentration, "settings.lr": 0.1, "modules": "/tmp"}
+                write(directory / name, algorithm, seed, curve, rounds=2, **keys)
+    return directory
+
+
+def test_runs_are_compared_within_their_problem(problems):
+    where = report([problems])
+    page, text = Page((where / HTML).read_text()), (where / MARKDOWN).read_text()
+    head, *body = page.tables["Final accuracy, %"]
+    assert head == ["algorithm", "digits, concentration 0.1", "digits, concentration 1.0"]
+    for row in body:
+        for cell, algorithms in zip(row[1:], BY_CONCENTRATION.values(), strict=True):
+            finals = (
+                [100 * (algorithms[row[0]][-1] + 0.01 * s) for s in (0, 1)]
+                if (row[0] in algorithms)
+                else []
+            )
+            assert cell == (spread(finals, 2) if finals else "–")
+    assert {row[0] for row in body} == {"fedavg", "fedlada", "fedcm"}
+    easy, hard = text.split("\n## digits, concentration ")[1:]
+    assert "fedcm" in easy
+    assert "fedcm" not in hard.partition("\n## ")[0]
+    assert "concentration=" not in text  # no rival algorithms by concentration
+    assert text.count("minus that of fedavg") == 2
+    assert "3 algorithms on 2 problems, 2 seeds each" in text
+    figures = {path.name for path in (where / "figures").iterdir()}
+    assert "problems.svg" in figures
+    assert {f"digits-concentration-{c}-drift.svg" for c in ("0-1", "1-0")} <= figures
+    svg = (where / "figures" / "problems.svg").read_text()
+    assert ">digits, concentration 1.0</text>" in svg
+
+
+def test_a_reference_that_only_one_problem_has_is_used_there(problems, tmp_path):
+    where = report([problems], out=tmp_path, reference="fedcm")
+    text = (where / MARKDOWN).read_text()
+    assert text.count("minus that of fedcm") == 1
+    assert text.count("minus that of fedavg") == 1
+    with pytest.raises(ExperimentError, match="'fedsgd' is none of the algorithms"):
+        report([problems], out=tmp_path, reference="fedsgd")
+
+
+def test_settings_have_no_directory_and_no_null(problems):
+    text = (report([problems]) / MARKDOWN).read_text()
+    rows_of_settings = re.findall(r"^\| fed\w+ \| (.*lr.*) \|", text, re.MULTILINE)
+    assert len(rows_of_settings) == 5
+    assert not any("modules" in row or "null" in row for row in rows_of_settings)
+
+
+def test_compare_has_the_tables_of_each_problem(problems, capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", str(problems)])
+    printed = " ".join(capsys.readouterr().out.split())
+    for concentration in BY_CONCENTRATION:
+        assert f"digits, concentration {concentration}: Accuracy on the test split" in printed
+
+
+def test_tables_as_latex_have_their_numbers_and_no_bare_special_character(tmp_path, capsys):
+    for seed in (0, 1):
+        write(tmp_path / f"{seed}", "fedavg", seed, [0.2, 0.5 + 0.1 * seed], label="50%_&#$ best")
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(tmp_path), "--target", "0.4", "--latex"])
+    assert not ended.value.code
+    text = capsys.readouterr().out
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+    assert r"50\%\_\&\#\$ best & 2 & 2 & 55.00 $\pm$ 7.07" in text
+    content = [line for line in text.splitlines() if not line.startswith("%")]
+    assert not [line for line in content if re.search(r"(?<!\\)[%#_]", line)]
+    for line in content:
+        if line.endswith(r"\\"):
+            columns = len(re.findall(r"(?<!\\)&", line))
+            assert columns in (1, 6)
+
+
+def test_many_lines_are_named_in_the_summary_and_their_intervals_stand_below(tmp_path):
+    for k in range(8):
+        for seed in (0, 1, 2):
+            keys = {"settings.lr": 1.0 + k}
+            curve = [0.1, 0.2 + k / 100 + seed / 1000 * (k + 1)]
+            write(tmp_path / f"{k}-{seed}", "fedavg", seed, curve, rounds=2, **keys)
+    text = (report([tmp_path], targets=[]) / MARKDOWN).read_text()
+    (point,) = re.findall(r"^- (.*)$", text, re.MULTILINE)
+    assert len(point) < 200
+    assert "[" not in point
+    assert "and 4 more" in point
+    assert "How sure has the interval of each." in text

@@ -71,7 +71,7 @@ def sweep(parser: Parser, words: Sequence[str]) -> None:
 def resume(parser: Parser, words: Sequence[str]) -> None:
     """Resume the unfinished runs in a directory."""
     parser.epilog = "Example: fedlada resume runs/desk-tune --jobs 2"
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run or a sweep")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of a run or a sweep")
     _takes_jobs(parser)
     options = parser.parse_args(words)
     found = runs_in(options.directory)
@@ -127,13 +127,19 @@ def partition(parser: Parser, words: Sequence[str]) -> None:
     parser.epilog = "Example: fedlada partition experiments/digits.toml data.concentration=0.1"
     _takes_file(parser)
     parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help="of a sweep, the first run whose name matches, such as '*concentration0.1*' (the"
+        " first of all)",
+    )
+    parser.add_argument(
         "--clients", type=int, default=20, metavar="N", help="how many to list (%(default)s)"
     )
     parser.add_argument("--draw", type=Path, metavar="FILE.svg", help="draw all clients there")
     options = parser.parse_intermixed_args(words)
     from .report.partition import holdings, partition_svg
 
-    config = first(options.file, options.changes)
+    config = first(options.file, options.changes, only=options.only)
     console.print(holdings(config, clients=options.clients))
     if options.draw is not None:
         options.draw.write_text(partition_svg(config))
@@ -144,10 +150,15 @@ def compare(parser: Parser, words: Sequence[str]) -> None:
     """Compare runs: best and final score, and rounds, bytes and seconds to each target."""
     parser.epilog = "Example: fedlada compare runs/desk-main --target 0.5 --target 0.6"
     _takes_runs(parser)
+    parser.add_argument("--latex", action="store_true", help="print the tables as LaTeX")
     options = parser.parse_intermixed_args(words)
-    from .report.compare import comparison
+    from .report.compare import as_latex, compared, on_terminal
 
-    console.print(comparison(options.directories, targets=options.target, rounds=options.rounds))
+    blocks = compared(options.directories, targets=options.target, rounds=options.rounds)
+    if options.latex:
+        print(as_latex(blocks))
+    else:
+        console.print(on_terminal(blocks))
 
 
 def report(parser: Parser, words: Sequence[str]) -> None:
@@ -175,7 +186,7 @@ def report(parser: Parser, words: Sequence[str]) -> None:
 def export(parser: Parser, words: Sequence[str]) -> None:
     """Write a run's newest model as a safetensors file, for any torch program."""
     parser.epilog = "Example: fedlada export runs/digits/fedlada-lr0.01-seed0 model.safetensors"
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of a run")
     parser.add_argument("file", type=Path, metavar="FILE", help="the safetensors file to write")
     options = parser.parse_args(words)
     directory = options.directory
@@ -193,7 +204,9 @@ def export(parser: Parser, words: Sequence[str]) -> None:
 def best(parser: Parser, words: Sequence[str]) -> None:
     """Choose each algorithm's best settings by validation score and write DIR/best.toml."""
     parser.epilog = "Example: fedlada best runs/desk-tune"
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of a sweep, or packed runs")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="directory of a sweep, or packed runs"
+    )
     directory = parser.parse_args(words).directory
     from .results.tuning import BEST, choose
 
@@ -204,7 +217,7 @@ def best(parser: Parser, words: Sequence[str]) -> None:
 def pack(parser: Parser, words: Sequence[str]) -> None:
     """Pack the runs that have ended into one text file; compare, report and best read it."""
     parser.epilog = "Example: fedlada pack runs/digits digits.jsonl"
-    parser.add_argument("directory", type=Path, metavar="DIR", help="of a run or a sweep")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of a run or a sweep")
     parser.add_argument("file", type=Path, metavar="FILE", help="to write, or to add to")
     options = parser.parse_args(words)
     packed = pack_runs(options.directory, options.file)
@@ -223,7 +236,7 @@ def _takes_file(parser: Parser) -> None:
 
 def _takes_runs(parser: Parser) -> None:
     parser.add_argument(
-        "directories", nargs="+", type=Path, metavar="DIR", help="of a run or a sweep"
+        "directories", nargs="+", type=Path, metavar="DIR", help="directory of a run or a sweep"
     )
     parser.add_argument(
         "--target",

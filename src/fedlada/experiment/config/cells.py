@@ -65,7 +65,10 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
     found: dict[str, Experiment] = {}
     for axes in grids:
         if swept := sorted(axes.keys() & changes.keys()):
-            raise ExperimentError(f"{swept[0]} is set by the sweep; change it in {path}.")
+            raise ExperimentError(
+                f"{swept[0]} is set by the sweep; change it in {path}, or choose runs"
+                " by name with --only."
+            )
         for name, config in combined(flatten(tree) | changes, axes, path):
             if name in found:
                 raise ExperimentError(
@@ -76,10 +79,14 @@ def cells(path: Path, overrides: Iterable[str] = ()) -> dict[str, Experiment]:
     return {name: found[name] for name in order}
 
 
-def first(file: Path, changes: Iterable[str]) -> Experiment:
-    """Return the experiment of a file, or the first experiment of its sweep."""
-    swept = "sweep" in table(file)
-    return next(iter(cells(file, changes).values())) if swept else read(file, changes)
+def first(file: Path, changes: Iterable[str], *, only: str | None = None) -> Experiment:
+    """Return the experiment of a file, or of its sweep the first with a name like ``only``."""
+    if "sweep" not in table(file):
+        if only is not None:
+            raise ExperimentError(f"{file} has no table [sweep], so leave --only {only} out.")
+        return read(file, changes)
+    every = cells(file, changes)
+    return every[matching(every, ["*" if only is None else only], file)[0]]
 
 
 def combined(

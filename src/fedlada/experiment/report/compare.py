@@ -1,8 +1,9 @@
-"""``fedlada compare``: the tables of a report on a terminal."""
+"""``fedlada compare``: the tables of a report on a terminal, or as LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD as HEAD
@@ -12,29 +13,52 @@ from rich.text import Text as Line
 
 from ..results.scores import unapplied
 from .clients import clients
+from .latex import latex
 from .page import Block, Table, Text
-from .runs import Runs
+from .problems import read_problems
 from .tables import attacks, costs, incidents, scores
 
-__all__ = ["comparison"]
+__all__ = ["as_latex", "compared", "on_terminal"]
 
 
-def comparison(
+def compared(
     directories: Sequence[Path],
     *,
     targets: Sequence[float] | None = None,
     rounds: int | None = None,
-) -> Group:
-    """Return the scores, the costs of targets and attacks, and the replies that were not used."""
-    runs = Runs.read(directories, targets, rounds)
-    blocks = [scores(runs), *clients(runs), *costs(runs), *attacks(runs), *incidents(runs)]
-    parts = [part for block in blocks for part in _parts(block)]
-    return Group(*parts, *(Line(warning, "bold") for warning in unapplied(runs.ends)))
+) -> list[Block]:
+    """Return the scores, the costs of targets and attacks, and the replies that were not used.
+
+    If the runs are of several problems, each has its tables.
+    """
+    blocks: list[Block] = []
+    for name, runs in read_problems(directories, targets, rounds).items():
+        tables = [scores(runs), *clients(runs), *costs(runs)]
+        tables += [*attacks(runs), *incidents(runs)]
+        blocks += [_headed(block, name) if name else block for block in tables]
+        blocks += [Text(warning, warns=True) for warning in unapplied(runs.ends)]
+    return blocks
+
+
+def _headed(block: Block, problem: str) -> Block:
+    if isinstance(block, Table):
+        return replace(block, caption=f"{problem}: {block.caption}")
+    return block
+
+
+def on_terminal(blocks: Iterable[Block]) -> Group:
+    """Return blocks as a terminal shows them."""
+    return Group(*(part for block in blocks for part in _parts(block)))
+
+
+def as_latex(blocks: Iterable[Block]) -> str:
+    """Return the tables among the blocks as LaTeX."""
+    return latex(block for block in blocks if isinstance(block, Table))
 
 
 def _parts(block: Block) -> Iterator[RenderableType]:
     if isinstance(block, Text):
-        yield Line(block.text)
+        yield Line(block.text, "bold" if block.warns else "")
     elif isinstance(block, Table):
         table = TextTable(title=block.caption, title_justify="left", title_style="bold", box=HEAD)
         table.pad_edge, table.padding = False, (0, 1, 0, 0)

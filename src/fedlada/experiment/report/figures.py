@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 __all__ = [
-    *("Panel", "Series", "curves", "measures", "new_figure", "plain_ticks", "scores", "series"),
-    *("styled", "svg_of", "y_limits"),
+    *("Panel", "Series", "curves", "measures", "new_figure", "plain_ticks", "score_panel"),
+    *("scores", "series", "styled", "svg_of", "y_limits"),
 ]
 
 WIDTH = 7.5  # inches, the width of a column of text
@@ -254,7 +254,7 @@ def scores(runs: Runs) -> list[Block]:
 
     If all runs have simulated time, there is a figure of that, too.
     """
-    if not _recorded(runs, "score"):
+    if not runs.evaluated:
         return []
     sent, took = runs.bytes_unit, runs.time_unit
     axes: tuple[tuple[str, str, str, float], ...] = (
@@ -267,15 +267,22 @@ def scores(runs: Runs) -> list[Block]:
     return [Text(_bands(runs)), *(_score(runs, *axis) for axis in axes if _recorded(runs, axis[2]))]
 
 
-def _score(runs: Runs, name: str, across: str, column: str, factor: float) -> Figure:
-    factors = (factor, runs.scale.factor)
-    lines = series(runs, "score", against=column, factors=factors)
-    panel = Panel(
-        title=f"{capital(runs.measure)} on the {runs.split} split{runs.heading}",
+def score_panel(
+    runs: Runs, title: str, *, across: str = "rounds", column: str = "round", factor: float = 1.0
+) -> Panel:
+    """Return the scores of all drawn variants against a column, with the targets as levels."""
+    return Panel(
+        title=title,
         across=across,
-        series=lines,
+        series=series(runs, "score", against=column, factors=(factor, runs.scale.factor)),
         levels=[runs.scale.factor * target for target in runs.targets],
     )
+
+
+def _score(runs: Runs, name: str, across: str, column: str, factor: float) -> Figure:
+    title = f"{capital(runs.measure)} on the {runs.split} split{runs.heading}"
+    panel = score_panel(runs, title, across=across, column=column, factor=factor)
+    lines = panel.series
     ends = ", ".join(f"{line.name} {line.mean[-1]:.{runs.scale.digits - 1}f}" for line in lines)
     alt = f"{panel.title}, against {across}. At the end: {ends}."
     return Figure(

@@ -9,6 +9,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -92,21 +93,29 @@ class Section:
 
     title: str
     blocks: Sequence[Block] = ()
+    part: str = ""
+    """The title of the part of the report to which it belongs, if there are parts."""
 
     @property
     def anchor(self) -> str:
         """The id of the section in HTML."""
-        return re.sub(r"\W+", "-", self.title.lower())
+        return anchor(f"{self.part} {self.title}" if self.part else self.title)
+
+
+def anchor(title: str) -> str:
+    """Return the id of a title in HTML."""
+    return re.sub(r"\W+", "-", title.lower())
 
 
 def write_pages(
     out: Path, title: str, lead: str, sections: Sequence[Section], *, text: str = MARKDOWN
 ) -> list[Path]:
     """Write a report to a directory and return its files; ``text`` names the Markdown file."""
+    filled = [section for section in sections if section.blocks]
     content = {
         "title": title,
         "lead": lead,
-        "sections": [section for section in sections if section.blocks],
+        "parts": [(part, list(found)) for part, found in groupby(filled, lambda one: one.part)],
         "version": fedlada.__version__,
     }
     templates = _templates()
@@ -135,7 +144,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters.update(prose=_prose, plain=_plain, data_uri=_data_uri)
+    templates.filters.update(prose=_prose, plain=_plain, data_uri=_data_uri, anchor=anchor)
     return templates
 
 

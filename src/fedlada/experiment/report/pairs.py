@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ...errors import ExperimentError
@@ -26,10 +27,21 @@ from .runs import Runs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Interval", "Measure", "final_of", "forest", "interval", "pairs", "reference_of"]
+__all__ = [
+    "Interval",
+    "Measure",
+    "final_of",
+    "forest",
+    "has_reference",
+    "interval",
+    "pairs",
+    "reference_of",
+]
 
 CONFIDENCE = 0.95
 PREFERRED = "fedavg"
+SHORT = 12  # maximum number of letters of a score's name above a panel
+WIDE = 26  # maximum number of letters of a line beside the panels
 SHOWN = 3  # maximum number of panels: the final score, and the last targets that were reached
 
 
@@ -90,6 +102,11 @@ def _measures(runs: Runs) -> list[Measure]:
         Measure("best", "best", ratio=False, digits=runs.scale.digits),
         *(Measure(f"to {text(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
     ]
+
+
+def has_reference(runs: Runs, wanted: str | None) -> bool:
+    """Return whether a variant is the ``wanted`` one, or none is wanted."""
+    return wanted is None or any(wanted in (v, runs.titles[v]) for v in runs.variants)
 
 
 def reference_of(runs: Runs, wanted: str | None) -> str:
@@ -202,20 +219,24 @@ def forest(runs: Runs, reference: str) -> Figure | None:
         for m in measures
     )
     with styled():
-        figure = new_figure(0.9 + 0.3 * len(others))
+        names = [fill(variant, WIDE) for variant in others]
+        figure = new_figure(0.9 + 0.15 * sum(2 + name.count("\n") for name in names))
         grid = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
         for axes, measure in zip(grid, measures, strict=True):
             _draw(axes, measure, dict(zip(others, intervals[measure], strict=True)), runs)
-            axes.set_title(f"Rounds {measure.name}" if measure.ratio else f"Final {runs.measure}")
-            unit = f"minus {reference}, {runs.scale.difference}"
-            axes.set_xlabel(f"divided by {reference}" if measure.ratio else unit)
+            score = runs.measure if len(runs.measure) <= SHORT else "score"
+            axes.set_title(f"Rounds {measure.name}" if measure.ratio else f"Final {score}")
+            unit = f"difference, {runs.scale.difference}"
+            axes.set_xlabel("ratio" if measure.ratio else unit)
+        grid[0].set_yticks(range(len(names)), names)
         svg = svg_of(figure, alt)
     return Figure(
         name="pairs",
         svg=svg,
         alt=alt,
         caption=f"Means and {100 * CONFIDENCE:g} % intervals of the tables below. The vertical line"
-        f" is {reference}. An interval that crosses it shows no difference.",
+        f" is {reference}: differences are those from it, and ratios those to it. An interval that"
+        " crosses it shows no difference.",
     )
 
 
@@ -232,5 +253,4 @@ def _draw(axes: Axes, measure: Measure, rows: dict[str, Interval | None], runs: 
             axes.plot([pair.mean], [row], marker(position), color=ink, markersize=5.5)
             if pair.low is not None and pair.high is not None:
                 axes.plot([pair.low, pair.high], [row, row], color=ink, linewidth=1.6)
-    axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)

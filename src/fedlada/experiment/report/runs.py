@@ -67,6 +67,11 @@ class Runs:
         found._each_seed_once()
         return found
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether a score is recorded at all."""
+        return self.rounds["score"].count() > 0
+
     @cached_property
     def variants(self) -> list[str]:
         """The algorithms, with the settings in which they differ, in the order of the runs."""

@@ -22,7 +22,7 @@ WORDS = {
     "seconds": "takes less than",
     "simulated": "takes less than",
 }
-NAMED = 3  # maximum number of algorithms in a list; the others are counted
+NAMED = 3  # maximum number of algorithms in a list, and of intervals in a sentence
 
 
 def summary(runs: Runs) -> list[Block]:
@@ -47,6 +47,8 @@ def summary(runs: Runs) -> list[Block]:
         notes.append("± is the standard deviation over seeds.")
     if any("[" in point for point in points):
         notes.append("Brackets hold 95 % intervals over runs of the same seed; see How sure.")
+    elif len({v for v in runs.variants if len(runs.of(v)) > 1}) > NAMED + 1:
+        notes.append("How sure has the interval of each.")
     return [Points(tuple(filter(None, points))), *([Text(" ".join(notes))] if notes else [])]
 
 
@@ -78,16 +80,19 @@ def _compared(runs: Runs, measure: Measure, title: str, words: str, unit: Unit, 
         return f"{title}: {order[0]}, {values[order[0]]}{one}."
     if len(seeded) < 2:
         return ""
-    leader, ahead, level = _leader(runs, measure, seeded, better)
+    leader, ahead, level = _leader(runs, measure, seeded, better, brief=len(seeded) > NAMED + 1)
     parts = [f"{leader}, {values[leader]}, {words} {listed(ahead)}"] if ahead else []
     parts += [f"no difference shown between {leader} and {listed(level)}"] if level else []
     return f"{title}: {'; '.join(parts) or 'each is behind another'}."
 
 
 def _leader(
-    runs: Runs, measure: Measure, order: Sequence[str], better: int
+    runs: Runs, measure: Measure, order: Sequence[str], better: int, *, brief: bool
 ) -> tuple[str, list[str], list[str]]:
-    """Return the leader, those that it is shown to be ahead of, and the others."""
+    """Return the leader, those that it is shown to be ahead of, and the others.
+
+    Each has its interval behind its name, unless the list is to be ``brief``.
+    """
     kind = "ratio" if measure.ratio else "difference"
     for leader in order:
         groups: dict[int, list[str]] = {better: [], 0: [], -better: []}
@@ -95,7 +100,7 @@ def _leader(
             pair = interval(runs, leader, other, measure)
             group = groups[measure.shown(pair)]
             prefix = "" if group else f"paired {kind} "  # only once in a list
-            group.append(f"{other} ({prefix}{measure.text(pair)})")
+            group.append(other if brief else f"{other} ({prefix}{measure.text(pair)})")
         if not groups[-better]:
             return leader, groups[better], groups[0]
     return order[0], [], []

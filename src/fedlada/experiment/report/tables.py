@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import polars as pl
 
 from ...redteam.attacks import ATTACKS
+from ..config.experiment import Experiment
 from ..config.keys import flatten
 from ..packed import file_text
 from ..results.damage import damages
@@ -23,8 +24,8 @@ from .runs import Runs
 __all__ = ["attacks", "costs", "incidents", "provenance", "scores", "settings"]
 
 KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
-OMITTED = (*SEEDS, "algorithm", "label", "name")
-"""Keys that have a column of their own in the table of settings."""
+OMITTED = (*SEEDS, "algorithm", "label", "name", "modules")
+"""Keys that have a column of their own in the table of settings, or are a path of this machine."""
 
 
 def scores(runs: Runs) -> Table:
@@ -157,7 +158,7 @@ def settings(runs: Runs) -> list[Block]:
         differing = [
             f"{key.removeprefix('settings.')} = {json.dumps(value)}"
             for key, value in flat.items()
-            if key.startswith("settings.") or key not in (*shared, *OMITTED)
+            if value is not None and (key.startswith("settings.") or key not in (*shared, *OMITTED))
         ]
         algorithm = flat["algorithm"]
         name = algorithm if isinstance(algorithm, str) else json.dumps(algorithm)
@@ -183,11 +184,11 @@ def settings(runs: Runs) -> list[Block]:
     ]
 
 
-def provenance(runs: Runs, command: str) -> list[Block]:
+def provenance(configs: Mapping[Path, Experiment], command: str) -> list[Block]:
     """Return the commands that made the runs, how to repeat one, and the machines."""
-    ends = [end for run in runs.configs if (end := RunDirectory(run).done()) is not None]
+    ends = [end for run in configs if (end := RunDirectory(run).done()) is not None]
     commands = Counter(_words(end["command"]) for end in ends)
-    example = next(iter(runs.configs))
+    example = next(iter(configs))
     blocks: list[Block] = []
     if commands:
         lines = "\n".join(
