@@ -404,6 +404,11 @@ def _check_names(given: Mapping[str, object]) -> None:
     training = [f.name for f in dataclasses.fields(LocalTraining)]
     tunable = {name for known in ALGORITHMS.values() for name in known.settings()}
     for name, value in given.items():
+        if name == "device":
+            raise FedladaError(
+                f"device={value!r:.50} is no setting, because all follows the model; give"
+                f" model.to(fedlada.devices.chosen({value!r:.50}))"
+            )
         if name in training:
             raise FedladaError(
                 f"{name}={value!r:.50} is a setting of the local training; give"
