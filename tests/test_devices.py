@@ -10,8 +10,11 @@ from federations import KINDS, Federation, Point, local_steps, quadratics
 from fedlada import ALGORITHMS, FedladaError, devices
 from fedlada.algorithms import Round, Vector
 from fedlada.engines import LocalRound, Task
-from fedlada.protocol.codecs import Codecs
+from fedlada.protocol.codecs import CODECS, Codec, Codecs
+from fedlada.protocol.manifest import Layout
 from fedlada.protocol.wire import send
+from fedlada.server.aggregate.exact_sum import ExactSum
+from fedlada.server.aggregate.robust import CoordinateMedian, TrimmedMean
 
 
 class Accelerator:
@@ -103,6 +106,23 @@ def test_many_numbers_are_read_as_one():
     assert devices.numbers([]) == []
 
 
+class Looks(Codec):
+    """A codec that only looks at where its numbers are."""
+
+    name = "looks"
+    exact = False
+
+    def size(self, layout: Layout) -> int:
+        return 0
+
+    def encode(self, vector: Vector, *, seed: int) -> torch.Tensor:
+        assert {t.device for t in vector} == {devices.CPU}
+        return torch.empty(0, dtype=torch.uint8)
+
+    def decode(self, payload: torch.Tensor, layout: Layout) -> Vector:
+        raise AssertionError("nobody looks at it")
+
+
 ON_NUMBERS = {"fedadamw", "diloco", "fedsam"}
 """Their steps read a number of a tensor, and a faked one has none."""
 
@@ -112,10 +132,12 @@ ON_NUMBERS = {"fedadamw", "diloco", "fedsam"}
 def test_a_round_on_a_faked_gpu_mixes_no_devices(name, kind, monkeypatch):
     """A faked tensor has a device and no numbers, and mixing devices is an error, as on a GPU.
 
-    Copies to a GPU and its fused kernels cannot be faked: `tests/devices` has them on another
+    It cannot carry: copies to a GPU, slices on one and its fused kernels, which need a torch with
+    CUDA; codecs and the guard, which read numbers.  `tests/devices` has all of them on another
     device.
     """
     monkeypatch.setattr(devices, "WITH_FUSED", ())
+    monkeypatch.setitem(CODECS, "looks", Looks())
     chosen, there = ALGORITHMS[name], torch.device(kind, 0)
     with FakeTensorMode():
         model = torch.nn.Module()
@@ -131,10 +153,25 @@ def test_a_round_on_a_faked_gpu_mixes_no_devices(name, kind, monkeypatch):
             optimizer.step()
         sent = local.finish(examples=1).vectors
         assert {v.device for v in (*sent.values(), *local.client_state.values())} == {there}
-        assert send(sent, Codecs(), "up", seed=0).payload("delta").device == devices.CPU
+        for codecs in (Codecs(), Codecs(up={"delta": "looks"})):
+            payload = send(sent, codecs, "up", seed=0).payload("delta")
+            assert payload.device == devices.CPU
         r = Round(steps=2, lr_sum=0.2, accepted=3, clients=9, delta_square=1.0)
         chosen.serve(server, sent, r)
         assert {v.device for v in server.values()} == {there}
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(trim=0.2), CoordinateMedian()])
+def test_replies_of_a_faked_mps_are_folded_in_float64_on_the_cpu(rule):
+    with FakeTensorMode():
+        reply = Vector([torch.empty(4, 3, device="mps"), torch.empty(4, device="mps")])
+        here = reply.on(devices.home(reply.device))
+        total = ExactSum(here)
+        total.add([(here, 1.0), (here, 3.0)])
+        total.merge(ExactSum(here))
+        assert {t.dtype for t in total.exact()} == {torch.float64}
+        for mean in (total.over(4.0), rule.combine([here] * 6)):
+            assert {(t.device, t.dtype) for t in mean} == {(devices.CPU, torch.float32)}
 
 
 def test_the_server_keeps_its_vectors_where_float64_is():

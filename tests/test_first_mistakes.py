@@ -4,7 +4,10 @@ The law of a sentence: it names the value that is wrong, says what is allowed or
 no traceback. In Python it is a FedladaError, from the command an exit code that is not 0.
 """
 
+import ast
+import pkgutil
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from fedlada import Evaluation, FedladaError, LocalTraining, algorithm, simulate
 from fedlada.algorithms.local import SGD
 from fedlada.cli import main
 from fedlada.data import ClientData, by_owner, from_table, partition, split
+from fedlada.experiment.config.reading import read
 from fedlada.server.saving.lock import DirectoryLock
 from fedlada.training import CLASSIFICATION
 from places import ROOT
@@ -130,6 +134,7 @@ class Stream(IterableDataset):
         return iter(zip(X, Y, strict=True))
 
 
+SPLIT = r"(fedlada\.data\.split\(inputs, labels, clients=10\))"
 WORDS = np.array(["cat", "dog"] * 6)
 TABLE = {"age": [1.0, 2.0], "ill": [0, 1], "town": ["a", "b"]}
 
@@ -191,6 +196,7 @@ PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "lr in quotes": (lambda: run(algorithm=algorithm("fedavg", lr="0.1")), "'0.1'"),
     "lr in quotes, in a rule": (lambda: SGD(lr="0.1"), "'0.1'"),
     "lr below 0": (lambda: algorithm("fedavg", lr=-1), "-1"),
+    "device beside rounds": (lambda: run(device="cuda"), "device='cuda'"),
     "alpha beside rounds": (lambda: run(alpha=0.5), "alpha=0.5"),
     "batch_size beside rounds": (lambda: run(batch_size=32), "batch_size=32"),
     "a setting of another algorithm": (lambda: algorithm("fedavg", alpha=0.1), "'alpha'"),
@@ -244,6 +250,391 @@ def test_a_mistake_in_python_is_one_sentence(mistake):
     helps(str(raised.value), value)
 
 
+# Advice ------------------------------------------------------------------------------------------
+
+
+def caught(mistake: Callable[[], object]) -> str:
+    """What a mistake raises, or warns of."""
+    said = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            mistake()
+        except FedladaError as error:
+            said.append(str(error))
+    return " ".join(said + [str(warning.message) for warning in warned])
+
+
+def looping(call: str) -> Callable:
+    """A training loop whose step is written so."""
+
+    def train(model, data, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = model(X).square().mean()
+            loss.backward()
+            return loss
+
+        closure()
+        eval(call, {"optimizer": optimizer, "closure": closure})
+
+    return train
+
+
+def frozen() -> nn.Module:
+    return net().requires_grad_(False)
+
+
+class Waves(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.waves = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+
+class Words(nn.Module):
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.words = embedding
+
+    def forward(self, inputs):
+        return self.words(inputs)
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+
+
+def embedding(sparse: str) -> nn.Module:
+    return Words(eval(sparse.replace("nn.Embedding(", "nn.Embedding(3, 3, "), {"nn": nn}))
+
+
+ROWS = [{"x": float(i), "y": i % 3} for i in range(6)]
+GAPS = {"age": [1.0, None, 3.0], "ill": [0, 1, 1]}
+LARGE = (X * 1e6, X[:, 0])
+OUTCOMES = (X, (Y > 0).long())
+SQUARES = X.reshape(12, 2, 2)
+COLUMN = Y[:, None]
+FULL = DATA * 4
+"""Twelve clients."""
+
+ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
+    "one set of all clients": (lambda: run(data=(X, Y)), SPLIT, "run(data={})"),
+    "a dataset of all clients": (lambda: run(data=TensorDataset(X, Y)), SPLIT, "run(data={})"),
+    "a number for a client": (lambda: one(7), SPLIT, "run(data={})"),
+    "no clients": (lambda: run(data=[]), SPLIT, "run(data={})"),
+    "examples as tables": (
+        lambda: one(ROWS),
+        r"(fedlada\.data\.from_table\(dataset, inputs=)\.\.\.(, label=)\.\.\.\)",
+        "one({}['x']{}'y'), model=nn.Linear(1, 3))",
+    ),
+    "a cell without a value": (
+        lambda: one((X.log(), Y), **training()),
+        r"(fedlada\.data\.from_table\(table, )\.\.\.(, missing='drop'\))",
+        "one({}inputs=['age'], label='ill'{}, model=nn.Linear(1, 3))",
+    ),
+    "a table with gaps": (
+        lambda: from_table(GAPS, inputs=["age"], label="ill"),
+        r"(missing='drop')",
+        "from_table(GAPS, inputs=['age'], label='ill', {})",
+    ),
+    "a table with gaps that stay": (
+        lambda: from_table(GAPS, inputs=["age"], label="ill"),
+        r"(missing='keep') keeps them for (fedlada\.data\.standardise\(clients, missing='mean'\))",
+        "(lambda clients: run(data=clients, model=nn.Linear(1, 3),"
+        " train=LocalTraining(steps=2, prepare={1})))"
+        "([from_table(GAPS, inputs=['age'], label='ill', {0})])",
+    ),
+    "a column of words": (
+        lambda: from_table(TABLE, inputs=["age", "town"], label="ill"),
+        r"(categories=\['town'\])",
+        "from_table(TABLE, inputs=['age', 'town'], label='ill', {})",
+    ),
+    "no column": (
+        lambda: from_table(TABLE, inputs=[], label="ill"),
+        r"(inputs=\['age'\])",
+        "from_table(TABLE, {}, label='ill')",
+    ),
+    "no owners": (
+        lambda: by_owner(X, Y),
+        r"(owners=table\['hospital'\])",
+        "run(data=by_owner(X, Y, {}))",
+    ),
+    "words as labels": (
+        lambda: one((X, WORDS)),
+        r"classes = (.*?) and labels = (\[.*?\]),",
+        "(lambda classes: one((X, {1})))({0})",
+    ),
+    "a column of labels": (
+        lambda: one((X, COLUMN)),
+        r"give (labels\.flatten\(\))",
+        "(lambda labels: one((X, {})))(COLUMN)",
+    ),
+    "classes as floats": (
+        lambda: one((X, Y.float()), **training(loss=CLASSIFICATION)),
+        r"give (labels\.long\(\))",
+        "(lambda labels: one((X, {}), **training(loss=CLASSIFICATION)))(Y.float())",
+    ),
+    "a label beyond the classes": (
+        lambda: one((X, Y + 40)),
+        r"(labels\.float\(\)) and the model (one output)",
+        "(lambda labels: one((X, {}), model=nn.Linear(4, 1)))(Y + 40)",
+    ),
+    "an outcome with one output": (
+        lambda: one(OUTCOMES, model=nn.Linear(4, 1)),
+        r"(loss=fedlada\.training\.BINARY) to LocalTraining and (objective=[\w.]+)",
+        "one(OUTCOMES, model=nn.Linear(4, 1), train=LocalTraining(steps=2, {}),"
+        " evaluate=Evaluation(data=OUTCOMES, {}))",
+    ),
+    "numbers with one output": (
+        lambda: one(OUTCOMES, model=nn.Linear(4, 1)),
+        r"to predict give (labels\.float\(\))",
+        "(lambda labels: one((X, {}), model=nn.Linear(4, 1), **training()))(Y)",
+    ),
+    "an outcome as a number": (
+        lambda: one((X, OUTCOMES[1].float()), model=nn.Linear(4, 1), **training()),
+        r"(loss=[\w.]+) to LocalTraining and (objective=\S+) to",
+        "one((X, OUTCOMES[1].float()), model=nn.Linear(4, 1),"
+        " train=LocalTraining(steps=2, {}), evaluate=Evaluation(data=OUTCOMES, {}))",
+    ),
+    "an outcome in an evaluation": (
+        lambda: Evaluation(data=OUTCOMES)(nn.Linear(4, 1)),
+        r"(objective=fedlada\.training\.BINARY)",
+        "Evaluation(data=OUTCOMES, {})(nn.Linear(4, 1))",
+    ),
+    "bytes that nobody prepares": (
+        lambda: one((X.byte(), Y)),
+        r"(prepare=lambda x: .*?) in LocalTraining",
+        "one((X.byte(), Y), train=LocalTraining(steps=2, {0}),"
+        " evaluate=Evaluation(data=(X.byte(), Y), {0}))",
+    ),
+    "columns that are too large": (
+        lambda: one(LARGE, model=nn.Linear(4, 1), algorithm=algorithm("fedavg", lr=9.0)),
+        r"(prepare=fedlada\.data\.standardise\(clients\))",
+        "(lambda clients: run(data=clients, model=nn.Linear(4, 1),"
+        " train=LocalTraining(steps=2, {})))([LARGE])",
+    ),
+    "rows of another shape": (
+        lambda: one((SQUARES, Y)),
+        r"(nn\.Flatten\(\)) before it",
+        "one((SQUARES, Y), model=nn.Sequential({}, net()))",
+    ),
+    "batch_size beside rounds": (lambda: run(batch_size=32), r"give (train=.*)", "run({})"),
+    "epochs beside rounds": (lambda: run(epochs=1), r"give (train=.*)", "run({})"),
+    "autocast beside rounds": (
+        lambda: run(autocast="bfloat16"),
+        r"give (train=.*)",
+        "run({})",
+    ),
+    "a device beside rounds": (
+        lambda: run(device="cpu"),
+        r"give model(\.to\(.*\))",
+        "run(net(){})",
+    ),
+    "a loss by name": (
+        lambda: LocalTraining(loss="mse"),
+        r"such as (torch\.[\w.]+),",
+        "one((X, X[:, :3]), train=LocalTraining(steps=2, loss={}))",
+    ),
+    "an objective by name": (
+        lambda: Evaluation(data=(X, X[:, 0]), objective="r2"),
+        r"such as (fedlada[\w.]+),",
+        "Evaluation(data=(X, X[:, 0]), objective={})(nn.Linear(4, 1))",
+    ),
+    "a metric of three numbers": (
+        lambda: run(train=steps({"loss": torch.ones(3)})),
+        r"such as (float\(loss\))",
+        "(lambda loss: run(train=steps({{'loss': {}}})))(torch.ones(()))",
+    ),
+    "statistics that are averaged": (
+        lambda: run(with_norm()),
+        r"choose (buffers='average')",
+        "run(with_norm(), {})",
+    ),
+    "statistics that stay": (
+        lambda: run(with_norm()),
+        r"or (buffers='local')",
+        "run(with_norm(), {})",
+    ),
+    "a frozen model": (
+        lambda: run(frozen()),
+        r"call (requires_grad_\(True\))",
+        "run(frozen().{})",
+    ),
+    "complex numbers": (
+        lambda: run(Waves()),
+        r"with (requires_grad_\(False\))",
+        "(lambda model: (model.waves.{}, run(model)))(Waves())",
+    ),
+    "a model on meta": (
+        lambda: run(on_meta()),
+        r"(torch\.device\('cpu'\))",
+        "run(nn.Linear(4, 3, device={}))",
+    ),
+    "sparse gradients": (
+        lambda: one((Y, Y), model=embedding("nn.Embedding(sparse=True)")),
+        r"use (nn\.Embedding\(sparse=False\))",
+        "one((Y, Y), model=embedding('{}'))",
+    ),
+    "a step without a closure": (
+        lambda: run(algorithm="fedsam", train=looping("optimizer.step()")),
+        r"call (optimizer\.step\(closure\))",
+        "run(algorithm='fedsam', train=looping('{}'))",
+    ),
+    "a step of personal parts that nobody named": (
+        lambda: run(Parts(), train=looping("optimizer.step(only='personal')")),
+        r"such as (personal=\('head\.\*',\))",
+        "run(Parts(), {}, train=looping('optimizer.step(only=\"personal\") or optimizer.step()'))",
+    ),
+    "a cohort as a word": (
+        lambda: run(cohort="most"),
+        r"such as (\d+), a share between 0 and 1 such as ([\d.]+), ('all'), or .* as (\S+)",
+        "[run(data=FULL, cohort=cohort) for cohort in ({}, 5 * {}, {}, {})]",
+    ),
+    "weights that SCAFFOLD cannot have": (
+        lambda: run(algorithm="scaffold", weighting="examples"),
+        r"choose (weighting='uniform')",
+        "run(algorithm='scaffold', {})",
+    ),
+    "weights that a median cannot have": (
+        lambda: run(aggregator="coordinate-median", weighting="examples"),
+        r"choose (weighting='uniform') or (aggregator='mean')",
+        "run(aggregator='coordinate-median', {}), run(weighting='examples', {})",
+    ),
+    "a codec of three ways": (
+        lambda: run(codec="x=bf16 | delta=bf16 | x=bf16"),
+        r"('x=bf16 \| delta=bf16')",
+        "run(codec={})",
+    ),
+    "a deadline without devices": (
+        lambda: run(deadline=1e9),
+        r"(devices=fedlada\.engines\.Devices\(\))",
+        "run(deadline=1e9, {}, **training())",
+    ),
+    "devices for a loop that does not say its steps": (
+        lambda: run(devices=fedlada.engines.Devices(), train=steps(None)),
+        r"such as (steps=50)",
+        "run(devices=fedlada.engines.Devices({}), train=steps(None))",
+    ),
+    "memory that workers do not share": (
+        lambda: run(workers=2, algorithm="scaffold", store=fedlada.engines.MemoryStore()),
+        r"give (store=fedlada\.engines\.DiskStore\(directory\))",
+        "simulate(net(), DATA, workers=2, algorithm='scaffold', {})",
+    ),
+    "labels that are no classes": (
+        lambda: partition(X[:, 0], "client-prior", clients=2),
+        r"use (kind='iid')",
+        "partition(X[:, 0], clients=2, {})",
+    ),
+    "labels as a column, to split": (
+        lambda: partition(COLUMN, "client-prior", clients=2),
+        r"with (labels\.long\(\)\.flatten\(\))",
+        "(lambda labels: partition({}, 'client-prior', clients=2))(COLUMN)",
+    ),
+    "equal clients": (
+        lambda: split(X, Y, clients=2, concentration=0.0),
+        r"use (kind='iid')",
+        "split(X, Y, clients=2, {})",
+    ),
+    "a plot of no metric": (
+        lambda: plotted(train=steps(None)),
+        r"give simulate (evaluate=.*?\)\)),",
+        "(lambda inputs, labels: plotted({}))(X, Y)",
+    ),
+    "a plot of no time": (
+        lambda: plotted(against="time", evaluate=Evaluation(data=(X, Y))),
+        r"give simulate (devices=\S+)",
+        "plotted(against='time', evaluate=Evaluation(data=(X, Y)), {})",
+    ),
+    "an algorithm that is none": (
+        lambda: algorithm("json:__name__"),
+        r"NAME = (Algorithm\(.*\))",
+        "run(algorithm={})",
+    ),
+    **{
+        f"{name} beside rounds": (
+            lambda name=name, value=value: run(**{name: value}),
+            r"give (algorithm=.*)",
+            "{}",
+        )
+        for known in fedlada.ALGORITHMS.values()
+        for name, value in known.settings().items()
+        if name != "lr"
+    },
+}
+"""A mistake; code that its message names; and what a user makes of that code, which must work."""
+
+
+def plotted(against: str = "round", **settings) -> None:
+    done = simulate(net(), DATA, rounds=1, quiet=True, **settings)
+    done.run()
+    done.plot(against=against)
+
+
+@pytest.mark.filterwarnings("ignore:the guard stepped in", "ignore:missing='drop' leaves out")
+@pytest.mark.parametrize("mistake", ADVICE)
+def test_an_advice_works_when_followed(mistake, tmp_path):
+    make, advice, use = ADVICE[mistake]
+    said = caught(make)
+    named = re.search(advice, said)
+    assert named is not None, said
+    given = {"inputs": X, "labels": Y, "dataset": ROWS, "table": GAPS, "words": list(WORDS)}
+    given |= {"Algorithm": fedlada.algorithms.Algorithm, "SGD": SGD, "directory": tmp_path}
+    given |= {"Amend": fedlada.algorithms.corrections.Amend}
+    if "hospital" in advice:
+        given["table"] = {"hospital": ["a", "b"] * 6}
+    code = use.format(*named.groups())
+    eval(f"dict({code})" if use == "{}" else code, globals() | given)
+
+
+SENTENCES = [
+    node.value
+    for path in (ROOT / "src").rglob("*.py")
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+]
+
+
+def test_every_name_of_the_library_in_a_message_is_there():
+    names = {n for text in SENTENCES for n in re.findall(r"\bfedlada(?:\.[A-Za-z]\w*)+", text)}
+    assert len(names) > 20
+    for name in names - {"fedlada.run"}:  # a logger's
+        pkgutil.resolve_name(name)
+
+
+IN_FILES: dict[str, tuple[str, str]] = {
+    "an attack in several processes": (
+        "federation.attack=sign-flip engine.workers=2",
+        r"choose (engine\.name=process) and (engine\.workers=1)",
+    ),
+    "a device on Ray": ("device=auto engine.name=ray", r"choose (engine\.name=process)"),
+    "devices on real nodes": (
+        "devices.step=1.0 engine.name=deployment",
+        r"choose (engine\.name=process)",
+    ),
+    "workers on Ray": ("engine.workers=2 engine.name=ray", r"take (engine\.name=process)"),
+    "a word without a value": ("rounds", r"for example, (settings\.lr=0\.1)"),
+    "a setting of another table": ("steps=3", r"or '(train\.steps)'"),
+}
+"""Words beside a file, and those that the message gives instead."""
+
+
+@pytest.mark.parametrize("mistake", IN_FILES)
+def test_an_advice_for_a_file_works_when_followed(here, mistake):
+    words, advice = IN_FILES[mistake]
+    with pytest.raises(FedladaError) as raised:
+        read(Path("run.toml"), words.split())
+    named = re.search(advice, str(raised.value))
+    assert named is not None, raised.value
+    wrong = [word for word in words.split() if "=" in word and word.partition("=")[0] != "steps"]
+    right = [word if "=" in word else f"{word}=3" for word in named.groups()]
+    read(Path("run.toml"), wrong + right)
+
+
 def test_an_error_in_a_loop_names_client_and_round_and_keeps_its_cause():
     def late(model, data, optimizer):
         if late.calls == 4:
@@ -294,6 +685,10 @@ TOML: dict[str, tuple[str, str]] = {
     "an unknown model": ('[model]\nname = "resnet"', "'resnet'"),
     "an unknown task": ('[data]\ntask = "regresion"', "'regresion'"),
     "an unknown partition": ('[data]\npartition = "dirichlet"', "'dirichlet'"),
+    "a device of another library": ('device = "gpu"', "'gpu'"),
+    "a device in a table": ('[train]\ndevice = "cpu"', "'train.device'"),
+    "a device on Ray": ('device = "auto"\n[engine]\nname = "ray"', "'auto'"),
+    "a kind of number": ('[train]\nautocast = "float16"', "'float16'"),
     "a setting in quotes": ('[settings]\nlr = "0.1"', "'0.1'"),
     "a setting of another algorithm": ('algorithm = "fedavg"\n[settings]\nalpha = 0.1', "'alpha'"),
     "a cohort that is too large": ("[federation]\ncohort = 200", "200"),
@@ -350,6 +745,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a report without runs": ("report .", "."),
     "a target in percent": (f"compare {RUNS} --target 95", "0.95 for 95 %"),
     "a target below 0": (f"report {RUNS} --target -1", "-1"),
+    "a device that is not there": ("run run.toml device=mps:9", "'mps:9'"),
     "more clients than examples": ("run run.toml data.clients=5000", "5000"),
     "a guard that is no table": ("run run.toml federation.guard=slack", "slack"),
     "an unknown aggregator": ("run run.toml federation.aggregator=meam", "'meam'"),

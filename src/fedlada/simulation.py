@@ -253,7 +253,7 @@ def simulate(
     ...     print(record.round, record.client_metrics)
     """
     data = sites(data)
-    _check(settings, callbacks, train=train, evaluate=evaluate)
+    _check(settings, algorithm, callbacks, train=train, evaluate=evaluate)
     if isinstance(cohort, int) and cohort == 10:
         cohort = min(cohort, len(data))
     if lr is not None:
@@ -469,7 +469,9 @@ def _store(store: Store | None, directory: str | Path | None, shared: str | None
     return store
 
 
-def _check(settings: Mapping[str, object], callbacks: object, **called: object) -> None:
+def _check(
+    settings: Mapping[str, object], algorithm: object, callbacks: object, **called: object
+) -> None:
     """Check what can be checked before the first round."""
     require(
         isinstance(callbacks, list | tuple),
@@ -480,21 +482,27 @@ def _check(settings: Mapping[str, object], callbacks: object, **called: object) 
             function is None or callable(function),
             f"{name} is {function!r:.100}; it must be a function, or left out",
         )
-    _check_names(settings)
+    _check_names(settings, algorithm)
 
 
-def _check_names(given: Mapping[str, object]) -> None:
+def _check_names(given: Mapping[str, object], algorithm: object) -> None:
     """Say where a setting belongs that is none of a plan's, and is known elsewhere."""
     training = [f.name for f in dataclasses.fields(LocalTraining)]
-    tunable = {name for known in ALGORITHMS.values() for name in known.settings()}
     for name, value in given.items():
+        if name == "device":
+            raise FedladaError(
+                f"device={value!r:.50} is no setting, because all follows the model; give"
+                f" model.to(fedlada.devices.chosen({value!r:.50}))"
+            )
         if name in training:
             raise FedladaError(
                 f"{name}={value!r:.50} is a setting of the local training; give"
                 f" train=fedlada.LocalTraining({name}={value!r:.50})"
             )
-        if name in tunable:
+        having = [each for each, known in ALGORITHMS.items() if name in known.settings()]
+        if having:
             raise FedladaError(
-                f"{name}={value!r:.50} is a setting of the algorithm; give"
-                f' algorithm=fedlada.algorithm("fedlada", {name}={value!r:.50})'
+                f"{name}={value!r:.50} is a setting of an algorithm; give algorithm="
+                f'fedlada.algorithm("{algorithm if algorithm in having else having[0]}",'
+                f" {name}={value!r:.50})"
             )

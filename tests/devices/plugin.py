@@ -1,5 +1,6 @@
 """Runs tests on a device: ``-p devices.plugin --device cuda``, with ``tests`` on the PYTHONPATH.
 
+The summary has rows of docs/devices.md: how far runs on the device end from those on the CPU.
 Tests that ask for it get the fixture ``device``.  All others find that what they make without a
 word about a device, models and data, is on this device; what the library makes is where it puts it.
 """
@@ -50,6 +51,12 @@ def found(name: str) -> torch.device:
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     return found(request.config.getoption("--device"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("passed", []):
+        for run, difference in report.user_properties:
+            terminalreporter.write_line(f"| {run} | {difference:.1e} |")
 
 
 class MadeThere(TorchFunctionMode):

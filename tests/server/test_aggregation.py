@@ -89,8 +89,8 @@ def test_terms_added_together_and_a_flag_change_no_bit(monkeypatch, flag, togeth
 
 @pytest.mark.parametrize("where", [0, 1, BLOCK // 2, BLOCK - 1])
 def test_a_rounded_element_is_never_called_exact(where):
-    high, term = torch.ones(2, BLOCK, dtype=torch.float64)
     cpu = torch.device("cpu")
+    high, term = torch.ones(2, BLOCK, dtype=torch.float64, device=cpu)
     term[where] = 2.0**-53  # the first that vanishes beside 1
     assert not exact_sum.known_exact(lambda: high + term, cpu)
     term[where] = 2.0**-52

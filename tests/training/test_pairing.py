@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedlada import LocalTraining
+from fedlada import FedladaError, LocalTraining
 from fedlada.privacy import PrivateTraining
 from fedlada.training.pairing import paired_loss
 
@@ -75,3 +75,12 @@ def test_a_regression_learns_with_every_loss(kind, loss):
         train(model, (inputs, labels), torch.optim.SGD(model.parameters(), lr=0.1))
     left = (model(inputs)[:, 0] - labels).square().mean() / labels.square().mean()
     assert left < 0.01
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, nn.CrossEntropyLoss()])
+def test_classes_with_one_output_are_refused_and_no_probabilities(loss):
+    """A column of outputs and a column of classes have one shape, which torch takes for others."""
+    data = (torch.randn(7, 3, generator=GENERATOR), OUTCOMES.long())
+    optimizer = torch.optim.SGD((model := nn.Linear(3, 1)).parameters(), lr=0.1)
+    with pytest.raises(FedladaError, match="one output for each class"):
+        LocalTraining(steps=1, loss=loss)(model, data, optimizer)

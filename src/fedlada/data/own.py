@@ -171,9 +171,10 @@ def _complete(
         name, rows = next(iter(without.items()))
         site = f" ({_listed(columns[owner])[rows[0]]})" if owner else ""
         others = f", nor in {len(rows) - 1} other rows" if len(rows) > 1 else ""
-        more = (
-            "" if name in wanted else ", and missing='keep' keeps them for fedlada.data.standardise"
+        keep = (
+            ", and missing='keep' keeps them for fedlada.data.standardise(clients, missing='mean')"
         )
+        more = "" if name in wanted else keep
         raise FedladaError(
             f"column {name!r} has no value in row {rows[0]}{site}{others}; missing='drop' leaves"
             f" such rows out{more}"

@@ -141,8 +141,8 @@ def _sentence(batch: Batch) -> str | None:
     if len(wrong):
         return (
             f"a label is {int(wrong[0])}, and the model has {classes} outputs; number the classes"
-            f" from 0 to {classes - 1}, give the model more outputs, or give labels.float() if"
-            " they are numbers to predict"
+            f" from 0 to {classes - 1}, or give the model more outputs; for numbers to predict give"
+            " labels.float() and the model one output"
         )
     return None
 

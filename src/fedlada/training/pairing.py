@@ -19,6 +19,8 @@ __all__ = ["paired_loss"]
 
 OF_OUTCOMES = (functional.binary_cross_entropy_with_logits, functional.binary_cross_entropy)
 """Losses whose labels 0 and 1 are floating-point numbers."""
+OF_CLASSES = (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss)
+"""Losses that look up each label among the outputs of its own example."""
 
 
 def paired_loss(
@@ -60,6 +62,6 @@ class _Watch(TorchFunctionMode):
         # What depends on the outputs has a gradient; a loss may well compare labels with labels.
         outputs = any(t.requires_grad and t.shape == self._outputs for t in tensors)
         labels = any(not t.requires_grad and t.shape == self._labels for t in tensors)
-        if outputs and labels:
+        if outputs and labels and func not in OF_CLASSES:
             raise _Crossed
         return func(*args, **named)

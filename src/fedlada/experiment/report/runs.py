@@ -36,9 +36,9 @@ class Runs:
 
     configs: dict[Path, Experiment]
     rounds: pl.DataFrame
-    """One row per run and round, see :func:`fedlada.experiment.results.frame`."""
+    """One row per run and round, see :func:`fedlada.experiment.results.frames.frame`."""
     ends: pl.DataFrame
-    """One row per run, see :func:`fedlada.experiment.results.summary`."""
+    """One row per run, see :func:`fedlada.experiment.results.frames.summary`."""
     targets: tuple[float, ...]
     limit: int | None = None
     """The last round of the report, so that runs of unequal length can be compared."""
