@@ -81,6 +81,7 @@ class Simulation(Generic[D]):
         self.score = evaluate.score if isinstance(evaluate, Evaluation) else None
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
+        self._told = False
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -149,6 +150,7 @@ class Simulation(Generic[D]):
         try:
             for record in self._server.rounds(engine, evaluate=evaluate, collector=self._workers):
                 self.records.append(record)
+                self._tell()
                 yield record
         except Exception:
             self.close()
@@ -157,6 +159,14 @@ class Simulation(Generic[D]):
             if self._workers is not None:  # also after an interrupt
                 self._workers.close()
         self.close()
+
+    def _tell(self) -> None:
+        """Print once what ``at_once="auto"`` has chosen."""
+        choice = self._engine.choice if isinstance(self._engine, InProcess) else None
+        if choice is not None and choice.made is not None and not self._told:
+            self._told = True
+            if not self._quiet:
+                print(f"fedlada: {choice}", file=sys.stderr, flush=True)
 
 
 def simulate(
@@ -174,7 +184,7 @@ def simulate(
     config: Mapping[str, object] | None = None,
     devices: Devices | Mapping[str, Any] | None = None,
     workers: int | None = None,
-    at_once: int = 1,
+    at_once: int | Literal["auto"] = 1,
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
@@ -216,6 +226,10 @@ def simulate(
     each; a script that ``torchrun`` started shares them among its ranks, and rank 0 has the records
     and the result.  The bits are the same, and a run may be continued with another number.
 
+    With ``at_once``, that many clients of a cohort are trained together, as one model: small models
+    then take a tenth of the time.  Last bits may differ.  ``"auto"`` tries both ways in the first
+    rounds and takes the faster.
+
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
     ...     print(record.round, record.client_metrics)
@@ -228,6 +242,7 @@ def simulate(
         algorithm = named_algorithm(algorithm, lr=lr)
     plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
     shared = _shared(workers, engine)
+    together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working, scratch = _placed(_working(model, plan.seed), shared), None
@@ -239,7 +254,7 @@ def simulate(
             store = _store(store, scratch if saving is None else saving.clients, shared)
         parts = plan.algorithm, working, data, training
         engine = InProcess(
-            *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=at_once
+            *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=together
         )
     timetable = _timetable(plan, working, devices, training, data)
     ends = None if lasting else scratch
@@ -248,7 +263,10 @@ def simulate(
     described = {"clients": len(data), "train": training, **timing, **(config or {})}
     own = None if isinstance(pool, Ranks) and pool.rank else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
-    server = Server(plan, working, state=state, checkpoints=own, config=described, threads=threads)
+    numerics = {"threads": threads, "at_once": at_once}
+    server = Server(
+        plan, working, state=state, checkpoints=own, config=described, numerics=numerics
+    )
     if plan.personal and isinstance(engine, InProcess):
         # A resumed run has those of its start, whatever the model is now; ranks have those of one.
         engine.newcomer = server.state.vectors.personal
@@ -354,6 +372,24 @@ def _shared(workers: int | None, engine: Engine | None) -> Literal["workers", "r
         " out, and choose their number with --nproc-per-node",
     )
     return "workers"
+
+
+def _together(
+    at_once: int | Literal["auto"], plan: Plan, clients: int, workers: int, engine: Engine | None
+) -> int | Literal["auto"]:
+    """Return how many clients each process trains at once, so that every process has its share."""
+    require(
+        at_once == "auto" or (type(at_once) is int and at_once >= 1),
+        f"at_once is {at_once!r}; it must be a number of clients, 1 or more, or 'auto'",
+    )
+    require(
+        engine is None or at_once == 1,
+        f"at_once is {at_once!r} and there is an engine, which trains the clients itself; give one"
+        " of the two, such as engine=fedlada.engines.InProcess(..., at_once=100)",
+    )
+    if at_once == "auto" or workers == 1:
+        return at_once
+    return min(at_once, -(-len(plan.cohort.cohort(plan.seed, 0, clients)) // workers))
 
 
 def _pool(

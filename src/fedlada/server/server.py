@@ -49,7 +49,7 @@ class Server:
         state: ServerState | None = None,
         checkpoints: Checkpoints | None = None,
         config: Mapping[str, object] | None = None,
-        threads: int | None = None,
+        numerics: Mapping[str, object] | None = None,
         watch: Callable[[], Sequence[Watcher]] = watchers,
     ) -> None:
         """Start a new run, or continue from ``state`` or from the newest of the ``checkpoints``.
@@ -57,11 +57,11 @@ class Server:
         Checkpoints must be of a run with the same plan and the same ``config``, which has all
         other values that affect the result; only the plan's ``FREE`` fields may change.
         The server's vectors are where the model is, or on the CPU if that device has no float64.
-        ``threads`` is the number with which clients train, if it is known: it decides bits.
+        ``numerics`` decide last bits beside the settings, such as the number of threads.
         ``watch`` makes the watchers, which get every record; by default the environment chooses
         them.
         """
-        self._plan, self._model, self._threads = plan, model, threads
+        self._plan, self._model, self._numerics = plan, model, numerics
         parameters = federated_parameters(model, plan.personal)
         self._parameters = Vector(p.detach() for p in parameters.values())
         self._buffers = federated_buffers(model, plan.buffers, plan.personal)
@@ -144,7 +144,7 @@ class Server:
         )
         if saving is not None and due:
             kept = saving.save(
-                state, record, config=self._config, names=self._names, threads=self._threads
+                state, record, config=self._config, names=self._names, numerics=self._numerics
             )
         for watcher in self._watchers:
             watcher.record(record, saved=due)
@@ -182,7 +182,7 @@ class Server:
         saved = self._checkpoints.latest()
         if saved is None:
             return None
-        saved.check(self._config, threads=self._threads)
+        saved.check(self._config, numerics=self._numerics)
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state

@@ -107,11 +107,13 @@ class Experiment(Section):
         if self.data.clients is not None:
             self.check_clients(self.data.clients)
         self._check_devices()
-        alone = self.engine.name == "process" and self.engine.workers == 1
+        engine = self.engine
+        alone = engine.name == "process" and engine.workers == 1 and engine.at_once == 1
         if self.federation.attack != HONEST and not alone:
             raise ValueError(
                 f"federation.attack is {self.federation.attack!r}, which needs all clients in one"
-                " process; choose engine.name=process and engine.workers=1"
+                " process, one after the other; choose engine.name=process, engine.workers=1 and"
+                " engine.at_once=1"
             )
         if not foreign(self.data.task, info):
             for target in self.evaluate.targets:

@@ -97,10 +97,12 @@ class Checkpoint:
             state_dict |= dict(zip(self.names["buffers"], s.buffers, strict=True))
         return state_dict
 
-    def check(self, config: Mapping[str, Plain], *, threads: int | None = None) -> None:
+    def check(
+        self, config: Mapping[str, Plain], *, numerics: Mapping[str, object] | None = None
+    ) -> None:
         """Raise an error that names the differences unless ``config`` is what was saved.
 
-        Other versions, or clients that now train with another number of threads, are a warning.
+        Other versions and other ``numerics``, such as the number of threads, are a warning.
         """
         changed = differences(config, self.config)
         if changed:
@@ -109,14 +111,14 @@ class Checkpoint:
                 f"{'; ...' if len(changed) > 5 else ''}. Use the saved settings, or give"
                 " another directory to start a new run"
             )
-        now = versions(threads)
+        now = versions(numerics)
         other = [
             f"{n} {v} then, {now.get(n)} now" for n, v in self.versions.items() if v != now.get(n)
         ]
         if other:
             warnings.warn(
-                f"the checkpoint was saved with other versions or threads ({'; '.join(other)}): the"
-                " resumed run may differ in some bits",
+                f"the checkpoint was saved with other versions, threads or at_once"
+                f" ({'; '.join(other)}): the resumed run may differ in some bits",
                 stacklevel=3,
             )
 
@@ -171,7 +173,7 @@ class Checkpoints:
         *,
         config: Mapping[str, Plain],
         names: Names,
-        threads: int | None = None,
+        numerics: Mapping[str, object] | None = None,
     ) -> int:
         """Write a checkpoint, delete old ones and return the earliest round that is left."""
         if not self._lock.taken:
@@ -195,7 +197,7 @@ class Checkpoints:
                 "record": dataclasses.asdict(record),
                 "config": config,
                 "fingerprint": fingerprint(config),
-                "versions": versions(threads),
+                "versions": versions(numerics),
                 "names": names,
                 "vectors": list(state.vectors),
                 "blake2b": hashlib.blake2b(content).hexdigest(),
@@ -371,11 +373,10 @@ def safetensors() -> ModuleType:
     return torch_part
 
 
-def versions(threads: int | None = None) -> dict[str, str]:
+def versions(numerics: Mapping[str, object] | None = None) -> dict[str, str]:
     """Return what decides the bits of a run besides its settings, as far as it is known."""
     installed = {"python": platform.python_version()}
-    if threads is not None:
-        installed["threads"] = str(threads)
+    installed |= {name: str(value) for name, value in (numerics or {}).items()}
     for package in ("fedlada", "torch", "flwr"):
         try:
             installed[package] = version(package)
