@@ -87,6 +87,7 @@ class Simulation(Generic[D]):
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
         self._survey = survey
+        self._told = False
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -166,9 +167,11 @@ class Simulation(Generic[D]):
             summary = self.plan.summary(self.state.vectors.x, self._clients)
             print(f"fedlada: {summary}{self._note}", file=sys.stderr, flush=True)
         try:
-            yield from self._server.rounds(
+            for record in self._server.rounds(
                 engine, evaluate=evaluate, survey=self._survey, collector=self._workers
-            )
+            ):
+                self._tell()
+                yield record
         except Exception:
             self.close()
             raise
@@ -176,6 +179,14 @@ class Simulation(Generic[D]):
             if self._workers is not None:  # also after an interrupt
                 self._workers.close()
         self.close()
+
+    def _tell(self) -> None:
+        """Print once what ``at_once="auto"`` has chosen."""
+        choice = self._engine.choice if isinstance(self._engine, InProcess) else None
+        if choice is not None and choice.made is not None and not self._told:
+            self._told = True
+            if not self._quiet:
+                print(f"fedlada: {choice}", file=sys.stderr, flush=True)
 
 
 def simulate(
@@ -194,7 +205,7 @@ def simulate(
     config: Mapping[str, object] | None = None,
     devices: Devices | Mapping[str, Any] | None = None,
     workers: int | None = None,
-    at_once: int = 1,
+    at_once: int | Literal["auto"] = 1,
     store: Store | None = None,
     engine: Engine | None = None,
     state: ServerState | None = None,
@@ -248,6 +259,10 @@ def simulate(
     and the result.  The bits are those of one process with one thread
     (``torch.set_num_threads(1)``), and a run may be continued with another number of workers.
 
+    With ``at_once``, that many clients of a cohort are trained together, as one model: small models
+    then take a tenth of the time.  Last bits may differ.  ``"auto"`` tries both ways in the first
+    rounds and takes the faster.
+
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
     ...     print(record.round, record.client_metrics)
@@ -265,6 +280,7 @@ def simulate(
         f"staleness is {plan.staleness} and several processes share the clients of a round, which"
         " cannot train late ones yet: run it in one process, or leave staleness out",
     )
+    together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working, scratch = _placed(_working(model, plan.seed), shared), None
@@ -276,7 +292,7 @@ def simulate(
             store = _store(store, scratch if saving is None else saving.clients, shared)
         parts = plan.algorithm, working, data, training
         engine = InProcess(
-            *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=at_once
+            *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=together
         )
     timetable = _timetable(plan, working, devices, training, data)
     ends = None if lasting else scratch
@@ -286,9 +302,15 @@ def simulate(
     helps = isinstance(pool, Ranks) and pool.rank > 0  # the records are those of rank 0
     own = None if helps else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
+    numerics = {"threads": threads, "at_once": at_once}
     watch = list if helps else lambda: [*watchers(), *map(watching, callbacks)]
     server = Server(
-        plan, working, state=state, checkpoints=own, config=described, threads=threads, watch=watch
+        *(plan, working),
+        state=state,
+        checkpoints=own,
+        config=described,
+        numerics=numerics,
+        watch=watch,
     )
     _begin_personal(engine, server.state, pool)
     run: Simulation[D] = Simulation(
@@ -431,6 +453,24 @@ def _shared(workers: int | None, engine: Engine | None) -> Literal["workers", "r
         " out, and choose their number with --nproc-per-node",
     )
     return "workers"
+
+
+def _together(
+    at_once: int | Literal["auto"], plan: Plan, clients: int, workers: int, engine: Engine | None
+) -> int | Literal["auto"]:
+    """Return how many clients each process trains at once, so that every process has its share."""
+    require(
+        at_once == "auto" or (type(at_once) is int and at_once >= 1),
+        f"at_once is {at_once!r}; it must be a number of clients, 1 or more, or 'auto'",
+    )
+    require(
+        engine is None or at_once == 1,
+        f"at_once is {at_once!r} and there is an engine, which trains the clients itself; give one"
+        " of the two, such as engine=fedlada.engines.InProcess(..., at_once=100)",
+    )
+    if at_once == "auto" or workers == 1:
+        return at_once
+    return min(at_once, -(-len(plan.cohort.cohort(plan.seed, 0, clients)) // workers))
 
 
 def _pool(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
-from typing import Generic
+from typing import Generic, Literal, cast
 
 from torch import nn
 
@@ -33,7 +34,7 @@ from ..server.state import ServerState
 from ..training.examples import examples_in
 from ..training.local import LocalTraining
 from .sites import ClientDatasets, check_clients, client_number, names_of
-from .stacked import Stacked, unstackable
+from .stacked import Choice, Stacked, Unstackable, unstackable
 
 __all__ = ["InProcess"]
 
@@ -51,9 +52,9 @@ class InProcess(Generic[D]):
         store: Store | None = None,
         buffers: BufferPolicy = "refuse",
         personal: Sequence[str] = (),
-        at_once: int = 1,
+        at_once: int | Literal["auto"] = 1,
     ) -> None:
-        """``at_once`` clients are trained together, as one model (:mod:`.stacked`)."""
+        """Train ``at_once`` clients together, as one model, or ``auto``: if that is faster."""
         check_clients(data)
         self.clients, self.keeps = len(data), clients_keep(algorithm, buffers, personal)
         self.names = names_of(data)
@@ -67,32 +68,56 @@ class InProcess(Generic[D]):
         self._own = Vector(t.detach() for t in personal_tensors(model, personal).values())
         self.newcomer = self._own.clone()
         """The personal tensors with which a client begins its first round."""
-        self.at_once = at_once
-        self._stacked: Stacked[D] | None = None
-        if at_once != 1:
-            reason = unstackable(algorithm, model, train, buffers, personal)
-            require(reason is None, f"at_once is {at_once}, and {reason}; leave at_once out")
-            assert isinstance(train, LocalTraining)
-            self._stacked = Stacked(
-                algorithm, model, train, self._store, keeps=self.keeps, alone=self._alone
-            )
+        self.choice = Choice(model) if at_once == "auto" else None
+        """What ``at_once="auto"`` has chosen."""
+        self._at_once, self._stacked = at_once, None if at_once == 1 else self._together(at_once)
+
+    def _together(self, at_once: int | Literal["auto"]) -> Stacked[D] | None:
+        """Return what trains clients together; None if ``auto`` is to do without."""
+        reason = unstackable(
+            self._algorithm, self._model, self._train, self._policy, self._personal
+        )
+        if self.choice is not None and reason is not None:
+            self.choice.made = 1
+            return None
+        require(
+            reason is None,
+            f"at_once is {at_once}, and {reason}; leave at_once out, or give at_once='auto'",
+        )
+        train = cast(LocalTraining, self._train)
+        parts = self._algorithm, self._model, train, self._store
+        return Stacked(*parts, keeps=self.keeps, alone=self._alone)
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply]:
         """Train the clients of the cohort and yield the replies as the server receives them."""
-        rest = iter(cohort)
-        while clients := list(islice(rest, self.at_once)):
-            for reply in self._replies(task, clients):
-                parcel = reply_parcel(reply, task)
-                yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
+        rest, choice = iter(cohort), self.choice
+        size = cast(int, self._at_once) if choice is None else choice.size
+        trained, seconds = 0, 0.0
+        try:
+            while clients := list(islice(rest, size)):
+                began = time.perf_counter()
+                replies = self._replies(task, clients)
+                trained, seconds = trained + len(clients), seconds + time.perf_counter() - began
+                for reply in replies:
+                    parcel = reply_parcel(reply, task)
+                    yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
+        finally:  # the server may have enough replies
+            if choice is not None and trained:
+                choice.learn(size, trained, seconds)
 
     def _replies(self, task: Task, clients: Sequence[int]) -> Sequence[Reply]:
-        """Train these clients together, if there are several, and return their replies."""
+        """Train these clients, together if there are several, and return their replies."""
         data = [self._read(task, client) for client in clients]
         if self._stacked is None or len(clients) == 1:
             return [self._alone(task, *each) for each in zip(clients, data, strict=True)]
-        return self._stacked.replies(
-            task, list(zip(clients, map(self._name, clients), data, strict=True))
-        )
+        named = list(zip(clients, map(self._name, clients), data, strict=True))
+        try:
+            return self._stacked.replies(task, named)
+        except Unstackable:
+            if self.choice is None:
+                raise
+            self.choice.made = 1
+        return [self._alone(task, *each) for each in zip(clients, data, strict=True)]
 
     def _read(self, task: Task, client: int) -> D:
         with named_errors(client, task.round, self._name(client)):

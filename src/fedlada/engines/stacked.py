@@ -31,10 +31,55 @@ from ..training.examples import examples_in
 from ..training.local import LocalTraining
 from ..training.stacked import Drawn, Together, drawn
 
-__all__ = ["Stacked", "unstackable"]
+__all__ = ["Choice", "Stacked", "Unstackable", "unstackable"]
+
+TRIES = 2
+"""How often each way is tried by ``at_once="auto"``; the first try of each loads code."""
+MOST, NUMBERS = 1000, 2**24
+"""How many clients, and numbers in their parameters, ``at_once="auto"`` trains together."""
 
 REFUSED = (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError)
 """The errors with which torch refuses a batch, or to compute a model for many clients."""
+
+
+class Unstackable(FedladaError):
+    """Clients cannot be trained at once."""
+
+
+class Choice:
+    """How many clients are trained at once, if the first rounds are to decide."""
+
+    def __init__(self, model: nn.Module) -> None:
+        numbers = sum(p.numel() for p in federated_parameters(model).values())
+        self._most = max(2, min(MOST, NUMBERS // numbers))
+        self._seconds: dict[int, list[float]] = {1: [], self._most: []}
+        self.made: int | None = None
+        """The number that takes less time; None as long as it is not known."""
+
+    @property
+    def size(self) -> int:
+        """The number of clients to train at once now."""
+        if self.made is not None:
+            return self.made
+        return min(self._seconds, key=lambda size: len(self._seconds[size]))
+
+    def __str__(self) -> str:
+        if not all(self._seconds.values()):
+            return (
+                "at_once='auto' trains one client after the other: these cannot be trained at once"
+            )
+        alone, many = (min(tries) for tries in self._seconds.values())
+        chosen = f"up to {self._most} clients at once" if self.made != 1 else "one after the other"
+        return (
+            f"at_once='auto' trains {chosen}: at once, clients take {many / alone:.2g} of the time"
+        )
+
+    def learn(self, size: int, clients: int, seconds: float) -> None:
+        """Note how long some clients took of which ``size`` were trained at once."""
+        if self.made is None:
+            self._seconds[size].append(seconds / clients)
+            if all(len(tries) >= TRIES for tries in self._seconds.values()):
+                self.made = min(self._seconds, key=lambda size: min(self._seconds[size]))
 
 
 def unstackable(
@@ -188,7 +233,7 @@ class Stacked(Generic[D]):
         """Raise the error of a client's data, which says what to do, or that of the stack."""
         for member in members:
             self._alone(task, member.client, member.data)
-        raise FedladaError(
+        raise Unstackable(
             "these clients cannot be trained at once, because torch.func.vmap does not compute"
             f" their model ({type(error).__name__}: {error}); leave at_once out, or give"
             " at_once='auto', which then trains one after the other"

@@ -181,7 +181,7 @@ def run_server(
         plan,
         network,
         checkpoints=config.saving(),
-        threads=torch.get_num_threads(),
+        numerics={"threads": torch.get_num_threads()},
         watch=functools.partial(watchers, config.log_format, config.metrics),
     )
     if server.resumed is not None:

@@ -50,7 +50,7 @@ class Server:
         state: ServerState | None = None,
         checkpoints: Checkpoints | None = None,
         config: Mapping[str, object] | None = None,
-        threads: int | None = None,
+        numerics: Mapping[str, object] | None = None,
         watch: Callable[[], Sequence[Watcher]] = watchers,
     ) -> None:
         """Start a new run, or continue from ``state`` or from the newest of the ``checkpoints``.
@@ -58,12 +58,13 @@ class Server:
         Checkpoints must be of a run with the same plan and the same ``config``, which has all
         other values that affect the result; only the plan's ``FREE`` fields may change.
         The server's vectors are where the model is, or on the CPU if that device has no float64.
-        ``threads`` is the number that decides bits: that of the clients if they train here, or that
-        of this process.
+        ``numerics`` decide last bits beside the settings, such as the number of threads: that of
+        the clients if they train here, or that of this process.
         ``watch`` makes the watchers, which get every record; by default the environment chooses
         them.
         """
-        self._plan, self._model, self._threads = plan, model, threads
+        self._plan, self._model = plan, model
+        self._numerics = {**(numerics or {}), "device": device_of(model).type}
         parameters = federated_parameters(model, plan.personal)
         self._parameters = Vector(p.detach() for p in parameters.values())
         self._buffers = federated_buffers(model, plan.buffers, plan.personal)
@@ -159,9 +160,8 @@ class Server:
                 record,
                 config=self._config,
                 names=self._names,
-                threads=self._threads,
+                numerics=self._numerics,
                 earlier=self.records[self._saved : -1],
-                device=device_of(self._model).type,
             )
             self._saved = len(self.records)
         for watcher in self._watchers:
@@ -199,7 +199,7 @@ class Server:
         saved, self.records = self._checkpoints.resume()
         if saved is None:
             return None
-        saved.check(self._config, threads=self._threads, device=device_of(self._model).type)
+        saved.check(self._config, numerics=self._numerics)
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state

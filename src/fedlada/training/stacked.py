@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader
 
 from .diagnosis import explained
@@ -116,7 +117,9 @@ class Together:
                 nn.utils.clip_grad_norm_(cast(list[Tensor], holders), clip_norm, foreach=False)
             return list(gradient.values()), value
 
-        gradient, losses = vmap(gradient_of)(dict(parameters), inputs, labels)
+        # Torch's faster kernels of attention know no stack: vmap would call them one by one.
+        with sdpa_kernel(SDPBackend.MATH):
+            gradient, losses = vmap(gradient_of)(dict(parameters), inputs, labels)
         return gradient, losses
 
 

@@ -86,4 +86,4 @@ def _mean_square(t: Tensor) -> Tensor:
     if t.dim() < 2:
         return t * t
     norms: Tensor = torch.linalg.vector_norm(t, dim=tuple(range(1, t.dim())), keepdim=True)
-    return norms.square_().mul_(t.shape[0] / max(1, t.numel()))
+    return norms.mul_(norms).mul_(t.shape[0] / max(1, t.numel()))

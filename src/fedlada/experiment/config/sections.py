@@ -249,7 +249,7 @@ class Evaluate(Section):
 
 
 class Engine(Section):
-    """The engine that runs the clients; every engine gives the same bits."""
+    """The engine that runs the clients; every engine gives the same bits, but for at_once."""
 
     name: Annotated[str, one_of("engine.name", ENGINES)] = "process"
     """One process, Flower's simulation on Ray, or Flower's SuperNodes on this machine."""
@@ -257,6 +257,9 @@ class Engine(Section):
     """The number of SuperNodes that share the clients of a deployment; Ray ignores it."""
     workers: Count = 1
     """The number of processes that share the clients of a round, if name is ``process``."""
+    at_once: Count | Literal["auto"] = 1
+    """The number of clients that each process trains as one model; ``auto`` tries if it is faster.
+    """
 
     @model_validator(mode="after")
     def _workers_are_of_this_process(self) -> Engine:
@@ -264,5 +267,11 @@ class Engine(Section):
             raise ValueError(
                 f"engine.workers is {self.workers} and engine.name is {self.name!r}, which starts"
                 " processes of its own; leave engine.workers out, or take engine.name=process"
+            )
+        if self.at_once != 1 and self.name != "process":
+            raise ValueError(
+                f"engine.at_once is {self.at_once!r} and engine.name is {self.name!r}, whose nodes"
+                " train one client at a time; leave engine.at_once out, or take"
+                " engine.name=process"
             )
         return self

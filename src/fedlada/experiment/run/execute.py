@@ -82,6 +82,7 @@ def _simulation(
         engine=clients,
         devices=None if config.devices is None else config.devices.model_dump(),
         workers=config.engine.workers if clients is None else 1,
+        at_once=config.engine.at_once if clients is None else 1,
         config=config.identity(),
         callbacks=trackers(config, directory.path),
         quiet=True,

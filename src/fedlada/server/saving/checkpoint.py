@@ -106,16 +106,12 @@ class Checkpoint:
         return state_dict
 
     def check(
-        self,
-        config: Mapping[str, Plain],
-        *,
-        threads: int | None = None,
-        device: str | None = None,
+        self, config: Mapping[str, Plain], *, numerics: Mapping[str, object] | None = None
     ) -> None:
         """Raise an error that names the differences unless ``config`` is what was saved.
 
-        Other versions, another device or kind of processor, or clients that now train with another
-        number of threads are a warning.
+        Other versions, another kind of processor and other ``numerics``, such as the number of
+        threads, are a warning.
         """
         changed = differences(config, self.config)
         if changed:
@@ -124,14 +120,15 @@ class Checkpoint:
                 f"{'; ...' if len(changed) > 5 else ''}. Use the saved settings, or give"
                 " another directory to start a new run"
             )
-        now = versions(threads, device)
+        now = versions(numerics)
         other = [
             f"{n} {v} then, {now.get(n)} now" for n, v in self.versions.items() if v != now.get(n)
         ]
         if other:
             warnings.warn(
-                "the checkpoint was saved with other versions or threads, or on another device or"
-                f" processor ({'; '.join(other)}): the resumed run may differ in some bits",
+                "the checkpoint was saved with other versions, threads or at_once, or on another"
+                f" device or processor ({'; '.join(other)}): the resumed run may differ in some"
+                " bits",
                 stacklevel=3,
             )
 
@@ -210,9 +207,8 @@ class Checkpoints:
         *,
         config: Mapping[str, Plain],
         names: Names,
-        threads: int | None = None,
+        numerics: Mapping[str, object] | None = None,
         earlier: Sequence[RoundRecord] = (),
-        device: str | None = None,
     ) -> int:
         """Write a checkpoint, delete old ones and return the earliest round that is left.
 
@@ -242,7 +238,7 @@ class Checkpoints:
                 "record": dataclasses.asdict(record),
                 "config": config,
                 "fingerprint": fingerprint(config),
-                "versions": versions(threads, device),
+                "versions": versions(numerics),
                 "names": names,
                 "vectors": list(state.vectors),
                 "blake2b": hashlib.blake2b(content).hexdigest(),
@@ -483,16 +479,13 @@ def safetensors() -> ModuleType:
     return torch_part
 
 
-def versions(threads: int | None = None, device: str | None = None) -> dict[str, str]:
+def versions(numerics: Mapping[str, object] | None = None) -> dict[str, str]:
     """Return what decides the bits of a run besides its settings, as far as it is known."""
     installed = {
         "python": platform.python_version(),
         "processor": torch.backends.cpu.get_cpu_capability(),
     }
-    if threads is not None:
-        installed["threads"] = str(threads)
-    if device is not None:
-        installed["device"] = device
+    installed |= {name: str(value) for name, value in (numerics or {}).items()}
     for package in ("fedlada", "torch", "flwr"):
         try:
             installed[package] = version(package)
