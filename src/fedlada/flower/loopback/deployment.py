@@ -24,8 +24,12 @@ from typing import Self
 
 import tomli_w
 
-from .certificates import answers, write_node_key, write_server_certificate
-from .commands import superlink_command, supernode_command
+from .certificates import (
+    ServerCertificate,
+    answers,
+    write_node_key,
+    write_server_certificate,
+)
 from .launcher import Launcher
 from .processes import (
     GRACE,
@@ -37,9 +41,9 @@ from .processes import (
     sigterm_raises,
 )
 from .run import CONNECTION, Run, Value
-from .supernodes import SuperNodes
+from .supernodes import SuperNodes, supernode_command
 
-__all__ = ["Deployment", "RaySimulation"]
+__all__ = ["Deployment", "RaySimulation", "superlink_command"]
 
 _STARTUP = 120.0  # seconds for a program of Flower's to come up on a busy machine
 
@@ -304,3 +308,15 @@ class RaySimulation(Deployment):
 
     def _start_nodes(self) -> None:
         """Start none: Ray runs the nodes."""
+
+
+def superlink_command(
+    address: str, certificate: ServerCertificate, options: Sequence[str]
+) -> list[str]:
+    """Return the command of a SuperLink that listens on `address` and speaks TLS."""
+    host, port = address.split(":")
+    command = ["flower-superlink", "--host", host, "--port", port]
+    command += ["--ssl-ca-certfile", str(certificate.authority)]
+    command += ["--ssl-certfile", str(certificate.certificate)]
+    command += ["--ssl-keyfile", str(certificate.key)]
+    return [*command, *options]

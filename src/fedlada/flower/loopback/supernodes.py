@@ -4,12 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .commands import supernode_command
+import tomli_w
+
 from .launcher import Launcher
-from .processes import GRACE, DeploymentError, Process, await_ready
+from .processes import GRACE, DeploymentError, Process, await_ready, free_port
 from .run import Value
 
-__all__ = ["SuperNodes"]
+__all__ = ["SuperNodes", "supernode_command"]
 
 _RETRY = 2.0  # seconds before a refused SuperNode is started again
 _ACCEPTED = "SuperNode ID:"  # a SuperNode logs this once the SuperLink has let it in
@@ -81,3 +82,29 @@ class SuperNodes:
         if not 0 <= i < nodes:
             raise ValueError(f"there is no SuperNode {i}; they are numbered 0 to {nodes - 1}")
         return i
+
+
+def supernode_command(
+    superlink: str,
+    *,
+    authority: Path | None,
+    key: Path | None,
+    config: Mapping[str, Value] | None = None,
+) -> list[str]:
+    """Return the command of a SuperNode.
+
+    Args:
+        superlink: The address that it connects to.
+        authority: The certificate of the authority to trust; without it the node speaks HTTP.
+        key: The private key that it shows, if any.
+        config: Its node config.
+    """
+    command = ["flower-supernode", "--superlink", superlink]
+    command += ["--host", "127.0.0.1", "--port", str(free_port())]
+    command += ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
+    if key is not None:
+        command += ["--auth-supernode-private-key", str(key)]
+    if config:
+        words = tomli_w.dumps(dict(config)).replace(" = ", "=").splitlines()
+        command += ["--node-config", " ".join(words)]
+    return command
