@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tomli_w
 
+from ...errors import FedladaError, require
 from .launcher import Launcher
 from .processes import GRACE, DeploymentError, Process, await_ready, free_port
 from .run import Value
@@ -31,8 +32,10 @@ class SuperNodes:
 
     def begin(self, i: int, superlink: str, *, authority: Path, key: Path) -> None:
         """Start SuperNode i and do not wait for the SuperLink to accept it."""
-        if self._index(i) in self._processes:
-            raise ValueError(f"SuperNode {i} is running already; stop or kill it first")
+        require(
+            self._index(i) not in self._processes,
+            f"SuperNode {i} is running already; stop or kill it first",
+        )
         command = supernode_command(
             superlink, authority=authority, key=key, config=self._configs[i]
         )
@@ -61,7 +64,7 @@ class SuperNodes:
         """Return the process of SuperNode i, which is then no longer one of these."""
         process = self._processes.pop(self._index(i), None)
         if process is None:
-            raise ValueError(f"SuperNode {i} is not running")
+            raise FedladaError(f"SuperNode {i} is not running")
         return process
 
     def runs(self, i: int) -> bool:
@@ -79,8 +82,7 @@ class SuperNodes:
 
     def _index(self, i: int) -> int:
         nodes = len(self._configs)
-        if not 0 <= i < nodes:
-            raise ValueError(f"there is no SuperNode {i}; they are numbered 0 to {nodes - 1}")
+        require(0 <= i < nodes, f"there is no SuperNode {i}; they are numbered 0 to {nodes - 1}")
         return i
 
 
