@@ -505,6 +505,11 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
         r"choose (weighting='uniform') or (aggregator='mean')",
         "run(aggregator='coordinate-median', {}), run(weighting='examples', {})",
     ),
+    "clients that take unlike numbers of steps": (
+        lambda: uneven(),
+        r"give (guard='off')",
+        "[record.limited for record in uneven({})] == [{{}}] or int('limited')",
+    ),
     "a codec of three ways": (
         lambda: run(codec="x=bf16 | delta=bf16 | x=bf16"),
         r"('x=bf16 \| delta=bf16')",
@@ -567,6 +572,16 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
     },
 }
 """A mistake; code that its message names; and what a user makes of that code, which must work."""
+
+
+def uneven(**settings) -> list:
+    """The records of a run in which one of twelve clients takes fewer steps than the others."""
+
+    def train(model, data, optimizer, *, client):
+        LocalTraining(steps=20 if client else 2)(model, data, optimizer)
+
+    settings |= {"rounds": 1, "cohort": "all", "train": train, "quiet": True}
+    return simulate(net(), FULL, algorithm="fedavg", **settings).run()
 
 
 def plotted(against: str = "round", **settings) -> None:

@@ -53,6 +53,7 @@ class Standard:
     """
 
     mean: tuple[float, ...]
+    """The mean of each column."""
     std: tuple[float, ...]
     """A column whose values are all equal has 0 here and becomes 0."""
     missing: Literal["refuse", "mean"] = "refuse"

@@ -36,6 +36,8 @@ __all__ = [
     "report",
 ]
 
+UNLIKE_STEPS = "; to simulate honest clients that take unlike numbers of steps, give guard='off'"
+"""What a run says at its end if the guard has limited a number of steps."""
 MOST_NAMED = 5
 """Largest number of clients that a warning names."""
 
@@ -92,7 +94,10 @@ def federate(
         yield record
     if trouble:
         counts = _counts(trouble) + _of_clients(judged)
-        warnings.warn(f"the guard stepped in, over {plan.rounds} rounds: {counts}", stacklevel=2)
+        unlike = UNLIKE_STEPS if "limited steps" in trouble else ""
+        warnings.warn(
+            f"the guard stepped in, over {plan.rounds} rounds: {counts}{unlike}", stacklevel=2
+        )
     check_applied(plan, state, missing + trouble, judged + failed)
 
 

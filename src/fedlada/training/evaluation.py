@@ -27,8 +27,11 @@ class LocalEvaluation:
     """
 
     prepare: Callable[[Tensor], Tensor] | None = None
+    """Converts a batch of inputs to the model's input."""
     batch_size: int = 1000
+    """Number of examples at a time; it does not change the metrics."""
     objective: Objective | None = None
+    """Says which metrics; by default the labels decide."""
 
     def __post_init__(self) -> None:
         require(
@@ -77,8 +80,11 @@ class Evaluation:
     data: object
     """``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader."""
     prepare: Callable[[Tensor], Tensor] | None = None
+    """Converts a batch of inputs to the model's input."""
     batch_size: int = 1000
+    """Number of examples at a time; it does not change the metrics."""
     objective: Objective | None = None
+    """Says which metrics; by default the labels decide."""
     split: str = "test"
     """The prefix of the metrics' names, as in ``test_accuracy``."""
 
