@@ -52,7 +52,11 @@ FENCES = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """List the pages of the algorithms where the navigation says ``algorithms/``."""
+    """Say the version, and list the algorithms where the navigation says ``algorithms/``."""
+    source = (ROOT / "src/fedlada/__init__.py").read_text()
+    version = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
+    assert version is not None
+    config.copyright = f"fedlada {version[1]}, {config.copyright}"
     for section in config.nav:
         for title, target in section.items():
             if target == "algorithms/":

@@ -157,6 +157,6 @@ def as_numbers(metrics: object, source: str) -> dict[str, float]:
         except (TypeError, ValueError, RuntimeError) as error:
             raise FedladaError(
                 f"{source} returned {value!r:.200} for the metric {name!r}; a metric must be one"
-                " number, such as float(loss)"
+                " number, such as loss.item()"
             ) from error
     return numbers

@@ -14,7 +14,7 @@ from .diagnosis import Batch, check_numbers, explained, fitted, whole_labels
 from .examples import read
 from .objective import Objective, objective_of
 
-__all__ = ["Evaluation", "LocalEvaluation"]
+__all__ = ["Evaluation", "LocalEvaluation", "as_trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +121,15 @@ def _add(
         totals[name] = (
             [total + part for total, part in zip(known, sums, strict=True)] if known else sums
         )
+
+
+def as_trained(train: object) -> LocalEvaluation:
+    """Return an evaluation that prepares inputs and judges outputs as a training does.
+
+    Of a preparation that also augments, it takes the ``plain`` part.
+    """
+    prepare, loss = getattr(train, "prepare", None), getattr(train, "loss", None)
+    return LocalEvaluation(
+        prepare=getattr(prepare, "plain", prepare),
+        objective=loss if isinstance(loss, Objective) else None,
+    )
