@@ -136,7 +136,7 @@ def test_a_client_may_not_take_its_share_out_of_the_divisor():
 
 
 def test_nor_a_part_of_its_share_round_after_round():
-    """Half of the steps is a count that the guard believes; g_a must not grow with each such lie."""
+    """The guard believes half of the steps; g_a must not grow with each such lie."""
     data = digits("train", clients=10)
 
     def lie(task, reply, honest):
