@@ -636,7 +636,7 @@ def test_every_name_of_the_library_in_a_message_is_there():
 IN_FILES: dict[str, tuple[str, str]] = {
     "an attack in several processes": (
         "federation.attack=sign-flip engine.workers=2",
-        r"choose (engine\.name=process), (engine\.workers=1) and (engine\.at_once=1)",
+        r"choose (engine\.name=process) and (engine\.workers=1)",
     ),
     "a device on Ray": ("device=auto engine.name=ray", r"choose (engine\.name=process)"),
     "devices on real nodes": (

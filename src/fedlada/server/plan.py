@@ -255,6 +255,12 @@ class Plan:
             " all clients, which needs equal weights to be right while only some take part: choose"
             " weighting='uniform'",
         )
+        require(
+            self.guard is None or len(self.algorithm.sums) < 2,
+            f"{title(self.algorithm)} keeps {sums}, several sums over all clients, and the guard"
+            " can limit what a client adds to one of them alone: choose guard='off', or keep one"
+            " sum",
+        )
         self._check_aggregator()
         if self.staleness:
             self._check_staleness()
