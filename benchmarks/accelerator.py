@@ -113,7 +113,8 @@ def main() -> None:
     torch.set_num_threads(1)
     device = found(options.device)
     print(f"{measure.machine()}, device {device}")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if device.type == "cuda":  # which else rounds what it multiplies
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     clients, rounds = generated_clients(), options.rounds + 4  # one to compare, three to warm up
     there, here = (started(d, clients, rounds) for d in (device, devices.CPU))
     torch.manual_seed(0)
