@@ -205,6 +205,17 @@ def test_auto_takes_the_faster_way_after_two_tries_of_each():
     assert Choice(nn.Linear(1000, 4000))._most == 4
 
 
+def test_a_resumed_run_keeps_what_auto_has_chosen(tmp_path):
+    first = ended("auto", rounds=5, checkpoints=tmp_path)
+    assert first.at_once in (1, 1000)
+    again = ended("auto", rounds=7, checkpoints=tmp_path)
+    assert again.at_once == first.at_once
+    assert not any(again._engine.choice._seconds.values())  # nothing was tried again
+    whole = ended(first.at_once, rounds=7)
+    if first.at_once == 1000:  # the first rounds tried both ways, which perceptrons cannot tell
+        assert gap(whole, again) == 0
+
+
 def test_auto_says_what_it_has_chosen(capsys):
     run = ended("auto", rounds=5, quiet=False)
     said = capsys.readouterr().err
