@@ -22,7 +22,8 @@ from torch import nn
 
 import measure
 from fedlada import LocalTraining, simulate
-from fedlada.data import ClientData, load
+from fedlada.data import ClientData, load, normalise
+from fedlada.data.digits import STATISTICS
 from fedlada.models import Decoder, LeNet, ResNet18
 from fedlada.processes import keep_memory
 from fedlada.server import FixedSize
@@ -92,7 +93,7 @@ def perceptron() -> nn.Module:
 def digits(clients: int, examples: int) -> list[ClientData]:
     """Clients that each have some of the digits, drawn with replacement."""
     whole, generator = load("digits", split="train"), torch.Generator().manual_seed(0)
-    inputs = whole.inputs.float() / 16 - 0.3
+    inputs = normalise(whole.inputs, *STATISTICS)
     drawn = torch.randint(len(inputs), (clients, examples), generator=generator)
     return [ClientData(inputs[rows], whole.labels[rows]) for rows in drawn]
 
@@ -123,7 +124,7 @@ def shown(name: str, seconds: dict[int | str, list[float]]) -> None:
 
 def small(goals: dict[str, float]) -> dict[str, float]:
     """Digits and text at once, over a bare loop and over one by one."""
-    problem, figures = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=6), {}
+    problem, figures = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=4), {}
     for name in ALGORITHMS:
         bare = "fedlada" if name == "fedlada" else "fedavg"
         seconds = problem.seconds(name, (100, 1), bare=bare)
