@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -122,49 +123,62 @@ def shown(name: str, seconds: dict[int | str, list[float]]) -> None:
     print(f"{name}: CPU seconds per round by at_once: {text}", flush=True)
 
 
-def small(goals: dict[str, float]) -> dict[str, float]:
-    """Digits and text at once, over a bare loop and over one by one."""
-    problem, figures = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=4), {}
-    for name in ALGORITHMS:
-        bare = "fedlada" if name == "fedlada" else "fedavg"
-        seconds = problem.seconds(name, (100, 1), bare=bare)
-        shown(f"digits {name}", seconds)
-        for other, goal in (("bare", BARE), (1, ALONE)):
-            figure = f"{name} over {'one by one' if other == 1 else 'a bare loop'}"
-            figures[figure], goals[figure] = measure.paired(seconds[100], seconds[other]), goal
-    text = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=4)
-    seconds = text.seconds("fedavg", (20, 1), bare="fedavg")
-    shown("text fedavg", seconds)
-    figures["text over a bare loop"] = measure.paired(seconds[20], seconds["bare"])
-    goals["text over a bare loop"] = TEXT
-    return figures
-
-
-def large(goals: dict[str, float]) -> dict[str, float]:
-    """Convolutions at once, and what ``auto`` makes of them, over one by one."""
-    problems = {
-        "LeNet": Problem(LeNet, images(10, 100), 10, 5, 20, repeats=6),
-        "ResNet-18-GN": Problem(ResNet18, images(4, 20), 3, 2, 10, repeats=4),
+def digits_of(name: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Digits at once, over a bare loop and over one by one: figures and goals."""
+    problem = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=2)
+    seconds = problem.seconds(name, (100, 1), bare="fedlada" if name == "fedlada" else "fedavg")
+    shown(f"digits {name}", seconds)
+    over_bare, over_alone = f"{name} over a bare loop", f"{name} over one by one"
+    figures = {
+        over_bare: measure.paired(seconds[100], seconds["bare"]),
+        over_alone: measure.paired(seconds[100], seconds[1]),
     }
-    figures = {}
-    for name, problem in problems.items():
-        seconds = problem.seconds("fedavg", (problem.cohort, 1, "auto"))
-        shown(f"{name} fedavg", seconds)
-        figures[f"{name} at once over one by one"] = measure.paired(
-            seconds[problem.cohort], seconds[1]
-        )
-        figures[f"{name} auto over one by one"] = measure.paired(seconds["auto"], seconds[1])
-        goals[f"{name} auto over one by one"] = AUTO
-    return figures
+    return figures, {over_bare: BARE, over_alone: ALONE}
+
+
+def text() -> tuple[dict[str, float], dict[str, float]]:
+    """A small decoder at once, over a bare loop."""
+    problem = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=2)
+    seconds = problem.seconds("fedavg", (20, 1), bare="fedavg")
+    shown("text fedavg", seconds)
+    name = "text over a bare loop"
+    return {name: measure.paired(seconds[20], seconds["bare"])}, {name: TEXT}
+
+
+def images_of(name: str, problem: Problem) -> tuple[dict[str, float], dict[str, float]]:
+    """Convolutions at once, and what ``auto`` makes of them, over one by one."""
+    seconds = problem.seconds("fedavg", (problem.cohort, 1, "auto"))
+    shown(f"{name} fedavg", seconds)
+    at_once, auto = f"{name} at once over one by one", f"{name} auto over one by one"
+    figures = {
+        at_once: measure.paired(seconds[problem.cohort], seconds[1]),
+        auto: measure.paired(seconds["auto"], seconds[1]),
+    }
+    return figures, {auto: AUTO}
+
+
+CASES = {
+    **{name: partial(digits_of, name) for name in ALGORITHMS},
+    "text": text,
+    "lenet": lambda: images_of("LeNet", Problem(LeNet, images(10, 100), 10, 5, 20, repeats=2)),
+    "resnet18": lambda: images_of(
+        "ResNet-18-GN", Problem(ResNet18, images(4, 20), 2, 2, 5, repeats=2)
+    ),
+}
 
 
 def main() -> None:
-    options = measure.arguments(__doc__.splitlines()[0])
+    parser = measure.parser(__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="else all")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
     print(measure.machine())
+    figures: dict[str, float] = {}
     goals: dict[str, float] = {}
-    figures = small(goals) | large(goals)
+    for name in options.only:
+        found, wanted = CASES[name]()
+        figures, goals = figures | found, goals | wanted
     measure.finish(options, figures, goal=goals, what="CPU time of a round, median of pairs")
 
 
