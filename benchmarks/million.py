@@ -3,8 +3,7 @@
 Each client has 50 digits, whose labels follow shares of its own, and takes 5 steps of ten of them
 with a perceptron of 2,410 parameters; FedAvg with the guard, the model evaluated every 50 rounds.
 The run saves checkpoints in ``--directory`` and may be cut into pieces of ``--minutes``; a piece
-notes its time and memory there, and the last one writes the record of every 50th round to
-``--record``.  The goals are CPU milliseconds per client-round and megabytes.
+notes its time and memory there, and the record of every 50th round.  The goals are CPU milliseconds per client-round and megabytes.
 
 Run: python benchmarks/million.py --check --directory runs/million
 """
@@ -30,7 +29,7 @@ from fedlada.server.saving.checkpoint import Checkpoints
 
 CLIENTS, COHORT, ROUNDS, EXAMPLES, STEPS, BATCH, LR = 10_000, 1_000, 1_000, 50, 5, 10, 0.1
 EVERY = 50
-GOALS = {"CPU ms per client-round": 1.0, "peak memory in MB": 1_000.0}
+GOALS = {"rounds left": 0.0, "CPU ms per client-round": 1.0, "peak memory in MB": 1_000.0}
 
 
 @functools.cache
@@ -121,10 +120,9 @@ def main() -> None:
     pieces = piece(options.directory, options.minutes)
     done, cpu = pieces[-1]["rounds"], sum(each["cpu"] for each in pieces)
     print(f"{done} of {ROUNDS} rounds: {cpu / 60:.1f} CPU minutes in {len(pieces)} pieces")
-    if done < ROUNDS:
-        return
     figures = {
-        "CPU ms per client-round": 1000 * cpu / (ROUNDS * COHORT),
+        "rounds left": ROUNDS - done,
+        "CPU ms per client-round": 1000 * cpu / (done * COHORT),
         "CPU minutes": cpu / 60,
         "minutes": sum(each["seconds"] for each in pieces) / 60,
         "peak memory in MB": max(each["megabytes"] for each in pieces),
