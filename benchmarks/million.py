@@ -3,7 +3,8 @@
 Each client has 50 digits, whose labels follow shares of its own, and takes 5 steps of ten of them
 with a perceptron of 2,410 parameters; FedAvg with the guard, the model evaluated every 50 rounds.
 The run saves checkpoints in ``--directory`` and may be cut into pieces of ``--minutes``; a piece
-notes its time and memory there, and the record of every 50th round.  The goals are CPU milliseconds per client-round and megabytes.
+notes its time and memory there, and the record of every 50th round.  The goals are CPU milliseconds
+per client-round and megabytes.
 
 Run: python benchmarks/million.py --check --directory runs/million
 """

@@ -4,8 +4,8 @@ The same work for all: LeNet on CIFAR-10's shapes, 10 of 20 clients a round, 10 
 each, plain SGD, one thread per process.  With ``--problem digits`` it is a round of
 ``million.py``: 1,000 of 10,000 clients, 5 steps of ten digits, a small perceptron, and this library
 trains the clients at once; ``COHORT=50`` in the environment makes rounds of 50.  Each runs in a
-program of its own, in turns; the first round, in which everything is loaded, does not count.  pfl and fedjax are looked for in the Pythons that ``--pfl``
-and ``--fedjax`` name, for example after
+program of its own, in turns; the first round, in which everything is loaded, does not count.  pfl
+and fedjax are looked for in the Pythons that ``--pfl`` and ``--fedjax`` name, for example after
 
     python -m venv /tmp/pfl && /tmp/pfl/bin/pip install torch pfl
 
@@ -404,6 +404,8 @@ def main() -> None:
         ]
         if others:
             figures[f"{name}, over the fastest peer"] = medians[name] / min(others)
+    if not figures:
+        return  # with --only, there may be nobody to compare with
     measure.finish(options, figures, goal=1.0, what="seconds per round over the fastest peer")
 
 

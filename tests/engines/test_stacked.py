@@ -13,6 +13,7 @@ from fedlada import FedladaError, LocalTraining, TrainingError, simulate
 from fedlada.algorithms import ALGORITHMS, Algorithm, Vector, Vectors
 from fedlada.algorithms.local import SGD
 from fedlada.algorithms.stack import Member, Stack
+from fedlada.engines.devices import Devices
 from fedlada.engines.stacked import Choice, Stacked, unstackable
 from fedlada.server.aggregate.mean import Mean
 from fedlada.server.guard.moments import SecondMoment
@@ -89,6 +90,24 @@ def test_unequal_clients_end_where_they_would_alone(name, settings):
         assert (a.cohort, a.accepted, a.steps) == (b.cohort, b.accepted, b.steps)
         assert (a.bytes_up, a.limited, a.rejected) == (b.bytes_up, b.limited, b.rejected)
         assert a.client_metrics == pytest.approx(b.client_metrics, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedlada", "scaffold", "diloco"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"close_after": 3}, {"deadline": 5.0}, {"close_after": 2, "staleness": 2}],
+    ids=["absent", "closed early", "too late", "late"],
+)
+def test_failures_and_late_replies_are_those_of_clients_alone(name, settings):
+    settings = settings | {"devices": Devices(speeds=2.0, drop_out=0.3)}
+    double = {"model": perceptron().double(), "clients": wide(UNEQUAL), "algorithm": name}
+    one, other = (ended(n, rounds=6, **double, **settings) for n in (1, 3))
+    assert gap(one, other) < 1e-11
+    for a, b in zip(one.records, other.records, strict=True):
+        assert (a.accepted, a.failures, a.time, a.members) == (
+            *(b.accepted, b.failures, b.time, b.members),
+        )
+    assert any(record.failures for record in one.records)
 
 
 def test_what_clients_keep_is_theirs_with_any_grouping(tmp_path):
