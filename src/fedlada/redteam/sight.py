@@ -62,7 +62,8 @@ class Sight:
         )
         r = Round(steps=steps, lr_sum=self.algorithm.span(lr_sum))
         known = self.algorithm.part.known(self.task.vectors, r).get(name)
-        return self.task.vectors.x.zeros_like() if known is None else known
+        known = self.task.vectors.x.zeros_like() if known is None else known
+        return known.to(self.honest[0].vectors.delta)
 
     def away(self, direction: Vector, strength: float) -> Vector:
         """Return the delta at ``strength`` honest distances from the base in a direction.

@@ -162,6 +162,7 @@ class Plan:
     """
 
     algorithm: Algorithm = field(default=ALGORITHMS["fedlada"], metadata={"read": _algorithm})
+    """One of :data:`ALGORITHMS` by its name, or any other :class:`Algorithm`."""
     rounds: int = field(default=100, metadata=FREE)
     """Total number of rounds."""
     cohort: Sampler = field(default=FixedSize(10), metadata={"read": sampler})
