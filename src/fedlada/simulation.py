@@ -87,7 +87,6 @@ class Simulation(Generic[D]):
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
         self._survey = survey
-        self._told = False
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -180,11 +179,16 @@ class Simulation(Generic[D]):
                 self._workers.close()
         self.close()
 
+    @property
+    def at_once(self) -> int | str:
+        """How many clients are trained at once; ``auto`` as long as that is not chosen."""
+        return cast(int | str, self._server.numerics["at_once"])
+
     def _tell(self) -> None:
-        """Print once what ``at_once="auto"`` has chosen."""
+        """Note what ``at_once="auto"`` has chosen, for checkpoints, and print it."""
         choice = self._engine.choice if isinstance(self._engine, InProcess) else None
-        if choice is not None and choice.made is not None and not self._told:
-            self._told = True
+        if choice is not None and choice.made is not None and self.at_once == "auto":
+            self._server.numerics["at_once"] = choice.made
             if not self._quiet:
                 print(f"fedlada: {choice}", file=sys.stderr, flush=True)
 
@@ -261,7 +265,7 @@ def simulate(
 
     With ``at_once``, that many clients of a cohort are trained together, as one model: small models
     then take a tenth of the time.  Last bits may differ.  ``"auto"`` tries both ways in the first
-    rounds and takes the faster.
+    rounds and takes the faster; a run that is resumed keeps what was chosen.
 
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
@@ -293,6 +297,8 @@ def simulate(
     threads = 1 if shared == "workers" else torch.get_num_threads()
     numerics = {"threads": threads, "at_once": at_once}
     server = _server(pool, plan, working, state, saving, described, numerics, callbacks)
+    if isinstance(engine, InProcess) and engine.choice is not None:
+        engine.choice.keep(server.numerics["at_once"])
     _begin_personal(engine, server.state, pool)
     run: Simulation[D] = Simulation(
         *(plan, engine, server, evaluate, pool),

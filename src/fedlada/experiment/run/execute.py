@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
     config = directory.experiment()
     began = time.time()
     keep_memory()
-    yield from rounds_on(config.engine.name)(config, directory)
+    at_once = yield from rounds_on(config.engine.name)(config, directory)
     alone = config.engine.name == "process" and config.engine.workers == 1
     threads = torch.get_num_threads() if alone else 1
     directory.finish(
@@ -45,6 +45,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
             "rounds": config.federation.rounds,
             "seconds": sum(record["seconds"] for record in directory.records()),
             "seconds_of_last_session": time.time() - began,
+            "at_once": at_once or 1,
             **provenance(threads=threads, device=config.device),
         }
     )
@@ -55,10 +56,14 @@ def rounds(
     directory: RunDirectory,
     *,
     engine: Callable[[Problem], Engine] | None = None,
-) -> Iterator[RoundRecord]:
-    """Run the remaining rounds with this process as the server; clients run on the engine."""
+) -> Generator[RoundRecord, None, int | str]:
+    """Run the remaining rounds with this process as the server; clients run on the engine.
+
+    Returns how many clients were trained at once.
+    """
     with _simulation(config, directory, engine) as simulation:  # locks the directory
         yield from simulation
+    return simulation.at_once
 
 
 def _simulation(
