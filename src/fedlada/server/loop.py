@@ -68,7 +68,7 @@ def federate(
     """
     trouble, missing = Counter[str](), Counter[str]()
     judged, failed = Counter[str](), Counter[str]()  # the clients
-    # Where honest clients differ, some momenta are shortened, which costs nothing: no reason to warn.
+    # Where honest clients differ, some momenta are shortened, which costs nothing: do not warn.
     expected = {f"limited {name}" for name in plan.algorithm.directions}
     name: Callable[[int], str] = getattr(engine, "name", str)
     collector = collector or Here(plan, engine)
