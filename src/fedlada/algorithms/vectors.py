@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..devices import CPU, block_of, numbers, wide, with_float64
+from ..errors import FedladaError
 
 __all__ = ["Measure", "Vector", "Vectors"]
 
@@ -279,6 +280,12 @@ class Vectors(dict[str, Vector]):
             ) from None
 
     def __setattr__(self, name: str, vector: Vector) -> None:
+        if not isinstance(vector, Vector):  # not require(): to print a vector takes long
+            raise FedladaError(
+                f"{name} is {vector!r:.100}, and it must be a vector; to count steps, set"
+                f" client.{name}_each = client.y.counter() in begin, and add 1 to each of its"
+                " tensors in step"
+            )
         self[name] = vector
 
     def only(self, names: Iterable[str]) -> Vectors:

@@ -15,14 +15,16 @@ from ...engines.client_evaluation import ClientEvaluation
 from ...processes import keep_memory
 from ...protocol.engine import Engine
 from ...redteam.defences import HONEST
+from ...results.tracking import MLflow, TensorBoard, WeightsAndBiases
 from ...server.record import RoundRecord
+from ...server.watch import Watcher
 from ...simulation import Simulation, simulate
 from ..config.experiment import Experiment
+from ..config.keys import flatten
 from ..config.named import rounds_on
 from .attack import attacked_engine, with_stamped_inputs
 from .directory import RunDirectory, provenance
 from .problem import Problem, build
-from .tracking import trackers
 
 __all__ = ["rounds", "run"]
 
@@ -89,7 +91,7 @@ def _simulation(
         workers=config.engine.workers if clients is None else 1,
         at_once=config.engine.at_once if clients is None else 1,
         config=config.identity(),
-        callbacks=trackers(config, directory.path),
+        callbacks=_trackers(config, directory.path),
         quiet=True,
         **config.plan().settings(),
     )
@@ -107,3 +109,19 @@ def _client_evaluation(config: Experiment, problem: Problem) -> ClientEvaluation
         tune=tune,
         cohort=evaluate.cohort,
     )
+
+
+def _trackers(config: Experiment, directory: Path) -> list[Watcher]:
+    """Return the trackers of a run; they have its name, and its configuration."""
+    whole = config.model_dump(mode="json")
+    made: dict[str, Watcher] = {}
+    for tracker in config.track:
+        if tracker == "tensorboard":
+            made[tracker] = TensorBoard(directory)
+        elif tracker == "mlflow":
+            made[tracker] = MLflow(config.name, name=directory.name, params=flatten(whole))
+        else:
+            made[tracker] = WeightsAndBiases(
+                config.name, name=directory.name, config=whole, directory=directory
+            )
+    return list(made.values())
