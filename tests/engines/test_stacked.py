@@ -92,6 +92,7 @@ def test_unequal_clients_end_where_they_would_alone(name, settings):
         assert a.client_metrics == pytest.approx(b.client_metrics, rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:the guard stepped in", "ignore:.* with staleness")
 @pytest.mark.parametrize("name", ["fedlada", "scaffold", "diloco"])
 @pytest.mark.parametrize(
     "settings",
