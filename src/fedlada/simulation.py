@@ -87,7 +87,6 @@ class Simulation(Generic[D]):
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
         self._survey = survey
-        self._told = False
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -180,11 +179,16 @@ class Simulation(Generic[D]):
                 self._workers.close()
         self.close()
 
+    @property
+    def at_once(self) -> int | str:
+        """How many clients are trained at once; ``auto`` as long as that is not chosen."""
+        return cast(int | str, self._server.numerics["at_once"])
+
     def _tell(self) -> None:
-        """Print once what ``at_once="auto"`` has chosen."""
+        """Note what ``at_once="auto"`` has chosen, for checkpoints, and print it."""
         choice = self._engine.choice if isinstance(self._engine, InProcess) else None
-        if choice is not None and choice.made is not None and not self._told:
-            self._told = True
+        if choice is not None and choice.made is not None and self.at_once == "auto":
+            self._server.numerics["at_once"] = choice.made
             if not self._quiet:
                 print(f"fedlada: {choice}", file=sys.stderr, flush=True)
 
@@ -261,7 +265,7 @@ def simulate(
 
     With ``at_once``, that many clients of a cohort are trained together, as one model: small models
     then take a tenth of the time.  Last bits may differ.  ``"auto"`` tries both ways in the first
-    rounds and takes the faster.
+    rounds and takes the faster; a run that is resumed keeps what was chosen.
 
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
@@ -269,27 +273,18 @@ def simulate(
     """
     data = sites(data)
     _check(settings, algorithm, callbacks, train=train, evaluate=evaluate)
-    if isinstance(cohort, int) and cohort == 10:
-        cohort = min(cohort, len(data))
-    if lr is not None:
-        algorithm = named_algorithm(algorithm, lr=lr)
+    _check_prepared(train, evaluate)
+    cohort = min(cohort, len(data)) if isinstance(cohort, int) and cohort == 10 else cohort
+    algorithm = algorithm if lr is None else named_algorithm(algorithm, lr=lr)
     plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
     shared = _shared(workers, engine)
-    require(
-        not plan.staleness or shared is None,
-        f"staleness is {plan.staleness} and several processes share the clients of a round, which"
-        " cannot train late ones yet: run it in one process, or leave staleness out",
-    )
     together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     working, scratch = _placed(_working(model, plan.seed), shared), None
     lasting = bool(plan.personal) or plan.buffers == "local"  # model_of reads it after the run
     if engine is None:
-        if clients_keep(plan.algorithm, plan.buffers, plan.personal):
-            if store is None and saving is None and shared == "workers":
-                scratch = tempfile.mkdtemp(prefix="fedlada-")
-            store = _store(store, scratch if saving is None else saving.clients, shared)
+        store, scratch = _kept(plan, store, saving, shared)
         parts = plan.algorithm, working, data, training
         engine = InProcess(
             *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=together
@@ -299,30 +294,44 @@ def simulate(
     pool = _pool(plan, engine, working, shared, workers, scratch=ends, timetable=timetable)
     timing = {} if timetable is None else {"devices": timetable.devices}
     described = {"clients": len(data), "train": training, **timing, **(config or {})}
-    helps = isinstance(pool, Ranks) and pool.rank > 0  # the records are those of rank 0
-    own = None if helps else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
     numerics = {"threads": threads, "at_once": at_once}
-    watch = list if helps else lambda: [*watchers(), *map(watching, callbacks)]
-    server = Server(
-        *(plan, working),
-        state=state,
-        checkpoints=own,
-        config=described,
-        numerics=numerics,
-        watch=watch,
-    )
+    server = _server(pool, plan, working, state, saving, described, numerics, callbacks)
+    if isinstance(engine, InProcess) and engine.choice is not None:
+        engine.choice.keep(server.numerics["at_once"])
     _begin_personal(engine, server.state, pool)
     run: Simulation[D] = Simulation(
         *(plan, engine, server, evaluate, pool),
         data=data,
         timetable=timetable,
-        survey=_survey(evaluate_clients, plan, engine),
+        survey=_survey(evaluate_clients, plan, engine, training),
         quiet=quiet,
     )
     if lasting and scratch is not None:
         weakref.finalize(run, _delete, os.getpid(), scratch)
     return run
+
+
+def _server(
+    pool: Workers | Ranks | None,
+    plan: Plan,
+    model: nn.Module,
+    state: ServerState | None,
+    saving: Checkpoints | None,
+    config: Mapping[str, object],
+    numerics: Mapping[str, object],
+    callbacks: Sequence[Callback | Watcher],
+) -> Server:
+    """Return the server; of several ranks, the first alone saves and reports."""
+    helps = isinstance(pool, Ranks) and pool.rank > 0
+    return Server(
+        *(plan, model),
+        state=state,
+        checkpoints=None if helps else saving,
+        config=config,
+        numerics=numerics,
+        watch=list if helps else lambda: [*watchers(), *map(watching, callbacks)],
+    )
 
 
 def _begin_personal(engine: Engine, state: ServerState, pool: Workers | Ranks | None) -> None:
@@ -341,6 +350,7 @@ def _survey(
     clients: ClientEvaluation[D] | ClientDatasets[D] | Mapping[str, D] | None,
     plan: Plan,
     engine: Engine,
+    train: Train[D],
 ) -> Survey | None:
     """Return the server's hook that has the clients evaluate the model, if they are to do so."""
     if clients is None:
@@ -353,7 +363,7 @@ def _survey(
     evaluation = (
         clients if isinstance(clients, ClientEvaluation) else ClientEvaluation(data=clients)
     )
-    return evaluation.survey(plan, cast(InProcess[D], engine))
+    return evaluation.survey(plan, cast(InProcess[D], engine), train)
 
 
 def _timetable(
@@ -491,6 +501,18 @@ def _pool(
     return None
 
 
+def _kept(
+    plan: Plan, store: Store | None, saving: Checkpoints | None, shared: str | None
+) -> tuple[Store | None, str | None]:
+    """Return where clients keep their vectors, and a directory to delete with the run."""
+    if not clients_keep(plan.algorithm, plan.buffers, plan.personal):
+        return store, None
+    scratch = None
+    if store is None and saving is None and shared == "workers":
+        scratch = tempfile.mkdtemp(prefix="fedlada-")
+    return _store(store, scratch if saving is None else saving.clients, shared), scratch
+
+
 def _store(store: Store | None, directory: str | Path | None, shared: str | None) -> Store | None:
     """Return where clients keep their vectors: files, if more than one process needs them."""
     require(
@@ -523,6 +545,18 @@ def _check(
             f"{name} is {function!r:.100}; it must be a function, or left out",
         )
     _check_names(settings, algorithm)
+
+
+def _check_prepared(train: object, evaluate: object) -> None:
+    """Warn if inputs are scaled in training and not in the evaluation."""
+    plain = getattr(getattr(train, "prepare", None), "plain", None)
+    if plain is not None and isinstance(evaluate, Evaluation) and evaluate.prepare is None:
+        warnings.warn(
+            "the training scales its inputs and the evaluation does not, so the model is measured"
+            " on other numbers than it was trained on; give Evaluation a prepare, too: that of the"
+            " training, or its plain part",
+            stacklevel=3,
+        )
 
 
 def _check_names(given: Mapping[str, object], algorithm: object) -> None:

@@ -112,12 +112,11 @@ class Experiment(Section):
         self._check_devices()
         self._check_device()
         engine = self.engine
-        alone = engine.name == "process" and engine.workers == 1 and engine.at_once == 1
+        alone = engine.name == "process" and engine.workers == 1
         if self.federation.attack != HONEST and not alone:
             raise ValueError(
                 f"federation.attack is {self.federation.attack!r}, which needs all clients in one"
-                " process, one after the other; choose engine.name=process, engine.workers=1 and"
-                " engine.at_once=1"
+                " process; choose engine.name=process and engine.workers=1"
             )
         if self.evaluate.cohort and not (
             self.engine.name == "process" and self.federation.attack == HONEST
@@ -262,6 +261,17 @@ class Experiment(Section):
         settings = self.optimizer().settings()
         full = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
         return self.model_copy(update={"settings": full})
+
+    def at_once_if_faster(self) -> Experiment:
+        """Return a copy whose clients are trained at once if that is faster, unless it says how.
+
+        Sweeps and tournaments do this: their runs are long, and compared by their scores.
+        """
+        engine = self.engine
+        one_by_one = engine.name != "process" or self.federation.attack != HONEST
+        if one_by_one or "at_once" in engine.model_fields_set:
+            return self
+        return self.model_copy(update={"engine": engine.model_copy(update={"at_once": "auto"})})
 
     @property
     def title(self) -> str:

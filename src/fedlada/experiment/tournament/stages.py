@@ -62,7 +62,8 @@ class Stage:
     def prepare(self) -> None:
         """Write the configurations; a directory that holds another run is an error."""
         for run, config in self.runs.items():
-            RunDirectory(run).prepare(changed(config, federation={"rounds": self.rounds}))
+            whole = changed(config, federation={"rounds": self.rounds})
+            RunDirectory(run).prepare(whole.at_once_if_faster())
 
     def scores(self, last: int, until: Mapping[str, int] | None = None) -> dict[Path, float | None]:
         """Return the score of each run at the round; None if it diverged before.
