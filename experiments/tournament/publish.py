@@ -6,11 +6,6 @@ packs what the runs recorded into results/PROBLEM.jsonl and fills in the tables 
 Without ``--from`` it does so with the records that are here; ``--report DIR``
 writes the report, too.  With ``--check`` it writes nothing and exits 1 if a table is not that of
 the records.
-
-    python experiments/tournament/publish.py --to runs/tournament
-
-unpacks the records, so that `fedlada tournament ... --out runs/tournament` goes on after the last
-stage that is whole.
 """
 
 from __future__ import annotations
@@ -24,10 +19,11 @@ from pathlib import Path
 
 import polars as pl
 
-from fedlada.experiment.packed import pack, unpack
+from fedlada.experiment.packed import pack
 from fedlada.experiment.results.scores import reached, scored, shown
 from fedlada.experiment.tournament.file import Tournament, read_tournament
 from fedlada.experiment.tournament.page import tournament_page, verdicts
+from fedlada.experiment.tournament.play import unpacked
 from fedlada.experiment.tournament.stages import TRIES, Course, course, mean_ranks
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
@@ -42,12 +38,6 @@ def collect(runs: Path) -> None:
     """Pack all runs of a tournament's directory that have ended a stage."""
     for problem in sorted(path for path in runs.iterdir() if (path / TRIES).exists()):
         pack(problem, RESULTS / f"{problem.name}.jsonl")
-
-
-def restore(base: Path) -> None:
-    """Unpack the records that are here."""
-    for file in sorted(RESULTS.glob("*.jsonl")):
-        unpack(file, base / file.stem)
 
 
 def standings(found: Tournament, courses: list[Course]) -> str:
@@ -100,18 +90,14 @@ def main() -> int:
     """Do what the arguments ask for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="pack these")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="unpack to here, and no more")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write the report to here")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
     arguments = parser.parse_args()
-    if arguments.to is not None:
-        restore(arguments.to)
-        return 0
     if arguments.runs is not None:
         collect(arguments.runs)
     found = read_tournament(FILE)
     with tempfile.TemporaryDirectory() as base:
-        restore(Path(base))
+        unpacked(found, Path(base))
         courses = [course(contest, found, Path(base)) for contest in found.contests]
         made = {
             "tournament": standings(found, courses),

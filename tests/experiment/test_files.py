@@ -13,6 +13,8 @@ from fedlada.experiment.config.cells import cells
 from fedlada.experiment.packed import packed_runs
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.tournament.file import read_tournament
+from fedlada.experiment.tournament.play import unpacked
+from fedlada.experiment.tournament.stages import stages
 from places import ROOT
 
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))
@@ -37,6 +39,24 @@ def test_every_sweep_is_readable_and_says_how_it_is_run(file):
 def test_every_tournament_is_readable_and_says_how_it_is_run(file):
     assert read_tournament(file).contestants
     assert f"fedlada tournament {file.relative_to(ROOT)}" in file.read_text()
+
+
+@pytest.mark.programs(seconds=20)
+def test_the_committed_tournament_takes_another_contestant(tmp_path):
+    """Its own runs are those of the file and over; only those of the newcomer are left."""
+    file, new = ROOT / "experiments/tournament/tournament.toml", "contestant.new"
+    changes = ["problem.shakespeare.data.options.directory=."]  # where those runs had it
+    found = read_tournament(file, changes)
+    more = [f'{new}.algorithm="contestants:FRESH_SGD"', f"{new}.settings.lr=[0.03, 0.1, 0.3]"]
+    wider = read_tournament(file, [*changes, *more])
+    unpacked(found, tmp_path)
+    for contest, wide in zip(found.contests, wider.contests, strict=True):
+        for stage in stages(contest, found.rules, tmp_path):
+            assert not stage.left()
+            stage.prepare()  # a run of another configuration is an error
+        first = next(stages(wide, wider.rules, tmp_path))
+        assert [*first.by] == wider.contestants
+        assert first.left() == first.by["new"]
 
 
 @pytest.mark.parametrize("name", ["desk", "paper"])

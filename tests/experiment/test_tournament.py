@@ -21,7 +21,7 @@ from fedlada.experiment.run.execute import run as rounds_of
 from fedlada.experiment.run.sweep import Standing
 from fedlada.experiment.tournament.file import Contest, Rules, read_tournament
 from fedlada.experiment.tournament.page import tournament_page, unfinished
-from fedlada.experiment.tournament.play import plan, play, report, unpacked
+from fedlada.experiment.tournament.play import plan, play, report
 from fedlada.experiment.tournament.stages import FINALS, TRIES, course, mean_ranks, stages, verdict
 from fedlada.training.objective import BITS, PERCENT
 from reports import Page, write
@@ -67,10 +67,12 @@ class InProcess:
     """Runs as ``finish`` does, but in this process; the time is up after ``most`` rounds."""
 
     most = math.inf
+    begun = staticmethod(lambda run: None)
 
     def __call__(self, runs, *, jobs, watch, until):
         standing, done = Standing(), 0
         for run in runs:
+            self.begun(run)
             for _ in rounds_of(run):
                 watch(standing)
                 done += 1
@@ -109,7 +111,8 @@ def played(tmp_path_factory):
 def records(base: Path) -> dict[str, list[dict]]:
     """The records of all runs without what a clock had to say."""
     found = {}
-    for run in (r for part in sorted(base.glob("*/*")) for r in runs_in(part)):
+    parts = sorted(part for name in (TRIES, FINALS) for part in base.glob(f"*/{name}"))
+    for run in (run for part in parts for run in runs_in(part)):
         lines = map(json.loads, RunDirectory(run).records_file.read_text().splitlines())
         found[str(run.relative_to(base))] = [
             {k: v for k, v in line.items() if "seconds" not in k} for line in lines
@@ -269,17 +272,41 @@ def test_at_equal_compute_slow_rounds_count_for_more(played):
             assert score == (None if "fedlada" in run.name else scores[2])
 
 
-def test_a_tournament_begins_with_the_runs_of_its_records(played, tmp_path):
+OUTSIDE = """
+from fedlada import Algorithm
+from fedlada.algorithms.local import SGD
+MINE = Algorithm(SGD(lr=0.2))
+"""
+
+
+def test_one_command_adds_a_contestant_to_the_runs_of_the_records(
+    played, tmp_path, monkeypatch, capsys
+):
+    """An outside one, which alone is run; all others have the scores that they had."""
     found, base = played
     (tmp_path / "packed").mkdir()
-    for contest in found.contests:
-        pack(base / contest.name, tmp_path / f"packed/{contest.name}.jsonl")
+    pack(base / "even", tmp_path / "packed/even.jsonl")
     file = written(tmp_path, FILE.replace("[rules]", 'records = "packed"\n[rules]'))
-    again = read_tournament(file)
-    unpacked(again, tmp_path / "out")
-    assert all(course(contest, again, tmp_path / "out").next is None for contest in again.contests)
+    (tmp_path / "outside_contestant.py").write_text(OUTSIDE)
+    ran = []
+    monkeypatch.setattr(InProcess, "begun", ran.append)
+    words = ['contestant.mine.algorithm="outside_contestant:MINE"']
+    words += ["contestant.mine.settings.lr=[0.01, 0.1, 0.3]", "--only", "even"]
+    with pytest.raises(SystemExit) as ended:
+        main(["tournament", str(file), *words, "--out", str(tmp_path / "out")])
+    assert not ended.value.code
+    assert {run.name.partition("-")[0] for run in ran} == {"mine"}
+    assert "mean ranks: " in capsys.readouterr().out
+    after = {run: own for run, own in records(tmp_path / "out").items() if "mine" not in run}
+    assert after == {run: own for run, own in records(base).items() if run.startswith("even/")}
+    page = Page((tmp_path / "out/report/report.html").read_text())
+    scores = {row[0]: row[1] for row in page.tables["Ranks over problems"][1:]}
+    assert scores.keys() == {*found.contestants, "mine"}
+
+
+def test_records_that_are_not_there_are_a_sentence(tmp_path):
     with pytest.raises(FedladaError, match="there is no directory"):
-        read_tournament(file, ["records=elsewhere"])
+        read_tournament(written(tmp_path), ["records=elsewhere"])
 
 
 def rounds_in(sentences) -> list[tuple[int, int]]:

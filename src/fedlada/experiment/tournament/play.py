@@ -71,6 +71,11 @@ def plan(tournament: Tournament, base: Path, *, jobs: int) -> Iterator[str]:
             f" with {len(rules.seeds)} seeds to round {contest.rounds}. {done:,} of {rounds:,}"
             f" rounds are done; hours left: {hours}"
         )
+    if tournament.records is not None:
+        yield (
+            f"the runs in {tournament.records} are not run again; the first start copies them, and"
+            " they count from then on"
+        )
 
 
 def report(tournament: Tournament, base: Path, *, file: Path, command: str) -> Iterator[str]:
