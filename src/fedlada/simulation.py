@@ -227,8 +227,8 @@ def simulate(
     equally, however many examples it has, unless ``weighting`` is ``"examples"``.  ``settings`` are
     those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``deadline``,
     ``staleness``, ``aging``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``personal``,
-    ``codec`` and ``evaluate_every``.  The first round prints what the run will do to standard
-    error, unless ``quiet``.
+    ``codec``, ``privacy`` and ``evaluate_every``.  The first round prints what the run will do to
+    standard error, unless ``quiet``.
 
     ``evaluate(model)`` evaluates the server's model.  ``evaluate_clients`` are held-out examples of
     each client, or a :class:`ClientEvaluation` that also says how and how often: every client
@@ -280,6 +280,7 @@ def simulate(
         f"staleness is {plan.staleness} and several processes share the clients of a round, which"
         " cannot train late ones yet: run it in one process, or leave staleness out",
     )
+    _check_privacy(plan, devices, train)
     together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
@@ -323,6 +324,24 @@ def simulate(
     if lasting and scratch is not None:
         weakref.finalize(run, _delete, os.getpid(), scratch)
     return run
+
+
+def _check_privacy(plan: Plan, devices: object, train: object) -> None:
+    """Refuse what a private run cannot have in a simulation."""
+    if plan.privacy is None:
+        return
+    require(
+        devices is None,
+        "there are devices and privacy: the time at which a round ends tells which clients took"
+        " part; leave devices out",
+    )
+    steps = getattr(train, "steps", None) if train is not None else LocalTraining().steps
+    assumed = plan.privacy.steps
+    require(
+        type(steps) is not int or steps == assumed,
+        f"clients take {steps} local steps, and privacy assumes {assumed}, by which the server"
+        f" divides; give privacy steps = {steps}",
+    )
 
 
 def _begin_personal(engine: Engine, state: ServerState, pool: Workers | Ranks | None) -> None:

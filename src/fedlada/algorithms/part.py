@@ -24,7 +24,9 @@ __all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round", "Sum"]
 
 Names = tuple[str, ...]
 
-OUTSIDE = frozenset({"chain", "lr_factor", "start", "join", "known", "serve", "displacement"})
+OUTSIDE = frozenset(
+    {"chain", "lr_factor", "start", "join", "known", "unsent", "serve", "displacement"}
+)
 """The methods of a part that never see a client's vectors during a round."""
 
 
@@ -36,12 +38,13 @@ class Round:
     over the accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K
     if the rate is constant within the round.  ``delta_square`` and ``damping`` are the server's
     alone: the mean of the squared norms of the replies' deltas, and a factor on the server's step,
-    below 1 where replies came late.
+    below 1 where replies came late.  In a private run ``accepted`` is the number expected,
+    ``steps`` and ``lr_sum`` are assumed, and ``delta_square`` is NaN: nobody may know it.
     """
 
     steps: float
     lr_sum: float
-    accepted: int = 1
+    accepted: float = 1
     clients: int = 1
     updates: int = 0
     delta_square: float = 0.0
@@ -163,6 +166,13 @@ class Part:
         """
         return Vectors()
 
+    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
+        """Take back from the ``client_state`` vectors what was not sent (client, private runs).
+
+        ``lost`` has what was cut off the ``up`` vectors, by name, and ``client`` the vectors to
+        keep: a vector that the server sums up must stay the sum of what clients keep of it.
+        """
+
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Update the ``down`` and ``server_state`` vectors (server, at the end of a round).
 
@@ -248,6 +258,9 @@ class Correction(Part):
 
     def known(self, down: Vectors, r: Round) -> Vectors:
         return self.inner.known(down, r)
+
+    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
+        self.inner.unsent(client, lost, r)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         self.inner.serve(server, mean, r)

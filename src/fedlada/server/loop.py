@@ -10,12 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import cast
 
-from ..algorithms import Round
+from ..algorithms import Round, Vectors
 from ..errors import FedladaError, require
+from ..privacy import Privacy
 from ..protocol.engine import Engine
 from ..protocol.federated import BUFFERS
-from ..protocol.messages import Task
+from ..protocol.messages import Clips, Task
 from ..protocol.residual import base
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
@@ -23,7 +25,9 @@ from .collect.collect import Collector, Here
 from .collect.tally import NORM, Tally
 from .guard import CENTRE
 from .plan import Plan
+from .private.release import allowed, begin, published, release, released_at_all
 from .record import MOST_CLIENTS, Clock, RoundRecord, names_on_record
+from .sampling import Bernoulli
 from .state import ServerState
 
 __all__ = [
@@ -71,12 +75,18 @@ def federate(
     if plan.staleness:
         _check_late(plan, collector)
     state.forget(plan.staleness)
+    if plan.privacy is not None:
+        begin(plan, state, engine.clients)
     while state.round < plan.rounds:
+        if plan.privacy is not None and not allowed(plan, state):
+            break
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
         tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate, name=name)
+        if plan.privacy is not None:
+            record = published(plan, state, task, record)
         if survey is not None:
             record = survey(state, record)
         if save is not None:
@@ -152,6 +162,8 @@ def next_cohort(plan: Plan, state: ServerState, clients: int) -> Sequence[int]:
     If a round closes early, the cohort is in a random order: in process that is the order in which
     replies arrive, and no client may be first because its number is low.
     """
+    if state.account is not None and plan.privacy is not None:
+        return state.account.cohort(state.round, clients, cast(Bernoulli, plan.cohort).rate)
     busy = {"busy": state.flights.keys()} if plan.staleness else {}
     cohort = plan.cohort.cohort(plan.seed, state.round, clients, **busy)
     if plan.close_after is not None:
@@ -178,10 +190,15 @@ def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Seque
         run=state.run,
         last_accepted={c: state.last_accepted[c] for c in cohort if c in state.last_accepted},
         resumable_from=state.round if state.resumable_from is None else state.resumable_from,
+        clips=None if plan.privacy is None else _clips(plan.privacy, state),
     )
     if plan.staleness:
         state.depart(task, cohort, base=base(plan.algorithm, plan.codec, state.vectors))
     return task, cohort
+
+
+def _clips(privacy: Privacy, state: ServerState) -> Clips:
+    return Clips(steps=privacy.steps, lengths=dict(state.clips))
 
 
 def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tuple[bool, Distances]:
@@ -190,24 +207,16 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     Returns whether the model changed, and drift and consistency if they are known.
     """
     tally.close()
-    applied = plan.enough(len(tally.accepted))
+    private = plan.privacy is not None
+    applied = released_at_all(tally) if private else plan.enough(len(tally.accepted))
     distances: Distances = None, None
     if applied:
-        s, scalars, mean = state.vectors, tally.total.scalars(), tally.mean()
-        x, algorithm = s.x, plan.algorithm
-        scale = scalars["lr_sum"] if algorithm.unit_delta else 1.0
+        s, x, algorithm = state.vectors, state.vectors.x, plan.algorithm
+        mean, r = (release if private else _combined)(plan, state, tally, engine.clients)
         if BUFFERS in mean:
             s.buffers = mean.pop(BUFFERS)
-        r = Round(
-            steps=scalars["steps"],
-            lr_sum=scalars["lr_sum"],
-            accepted=len(tally.accepted),
-            clients=engine.clients,
-            updates=state.updates,
-            delta_square=scalars[NORM] * scale * scale,
-        )
-        algorithm.serve(s, mean, tally.admission.bounded(r, mean))
-        if tally.total.is_mean and not algorithm.unit_delta and not plan.staleness:
+        algorithm.serve(s, mean, r)
+        if tally.total.is_mean and not (algorithm.unit_delta or plan.staleness or private):
             distances = tally.distances(x - s.x, mean.delta)
         moments = {moment.of for moment in algorithm.moments}
         for name in set(algorithm.down) - moments:
@@ -229,6 +238,21 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     too_late = state.forget(plan.staleness)
     tally.failures.update({"too late": too_late} if too_late else {})
     return applied, distances
+
+
+def _combined(plan: Plan, state: ServerState, tally: Tally, clients: int) -> tuple[Vectors, Round]:
+    """Return the combined vectors and scalars of the accepted replies."""
+    scalars, mean = tally.total.scalars(), tally.mean()
+    scale = scalars["lr_sum"] if plan.algorithm.unit_delta else 1.0
+    r = Round(
+        steps=scalars["steps"],
+        lr_sum=scalars["lr_sum"],
+        accepted=len(tally.accepted),
+        clients=clients,
+        updates=state.updates,
+        delta_square=scalars[NORM] * scale * scale,
+    )
+    return mean, tally.admission.bounded(r, mean)
 
 
 def report(
@@ -257,7 +281,7 @@ def report(
         cohort=tuple(sorted(tally.cohort)),
         accepted=len(tally.accepted),
         applied=applied,
-        steps=tally.total.scalars()["steps"] if tally.accepted else 0.0,
+        steps=tally.total.scalars().get("steps", 0.0) if tally.accepted else 0.0,
         bytes_down=task.nbytes * (len(tally.cohort) - tally.unreached),
         bytes_up=tally.bytes_up,
         time=state.time,

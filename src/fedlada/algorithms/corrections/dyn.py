@@ -53,6 +53,11 @@ class Dyn(Correction):
         super().end(client, r)
         client.h_i = client.h_i.add(client.y - client.x, alpha=-self.a)
 
+    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
+        super().unsent(client, lost, r)
+        if "delta" in lost:
+            client.h_i = client.h_i.add(lost.delta, alpha=-self.a)
+
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         super().serve(server, mean, r)
         server.h = server.h.add(mean.delta, alpha=self.a * r.accepted / r.clients)

@@ -57,6 +57,11 @@ class Scaffold(Correction):
         client.c_change = g_mean - client.c_i
         client.c_i = g_mean
 
+    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
+        super().unsent(client, lost, r)
+        if "c_change" in lost:
+            client.c_i = client.c_i - lost.c_change
+
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         super().serve(server, mean, r)
         server.c = server.c.add(mean.c_change, alpha=r.accepted / r.clients)

@@ -149,6 +149,10 @@ class CorrectedMuon(KeptMuon):
     def end(self, client: Vectors, r: Round) -> None:
         client.m_change = client.m - client.m_change
 
+    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
+        if "m_change" in lost:
+            client.m = client.m - lost.m_change
+
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         server.m_mean = server.m_mean.add(mean.m_change, alpha=r.accepted / r.clients)
 
