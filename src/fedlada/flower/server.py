@@ -93,11 +93,6 @@ class ServerConfig:
             " each node is one client",
         )
         require(
-            self.plan.privacy is None or bool(self.num_partitions or self.clients),
-            "there is privacy, whose account needs the number of clients, connected or not: give"
-            " num-partitions, or clients if each node is a leaf with several",
-        )
-        require(
             not (self.plan.privacy and asked),
             f"evaluate-cohort is {asked} and there is privacy: clients' metrics have no noise;"
             " leave evaluate-cohort out, and evaluate on the server with public examples",
@@ -183,6 +178,11 @@ def run_server(
     copy of the model.  An error in ``on_round`` ends the run.
     """
     plan = config.plan
+    require(
+        plan.privacy is None or bool(config.num_partitions or config.clients),
+        "there is privacy, whose account needs the number of clients, connected or not: give"
+        " num-partitions, or clients if each node is a leaf with several",
+    )
     torch.manual_seed(seed_of(plan.seed, "model"))
     network = model()
     if config.device:
