@@ -216,7 +216,8 @@ def sensitive(chosen: Algorithm, hostile: str) -> None:
     shares = Privacy(noise=1.0, delta=1e-3).shares_of(chosen)
 
     def sent(client: int, fill) -> Reply:
-        return private_reply(chosen, task, a_reply(chosen, task, client, fill), Vectors(), r)[0]
+        kept = Vectors((name, task.vectors.x.zeros(name)) for name in chosen.client_state)
+        return private_reply(chosen, task, a_reply(chosen, task, client, fill), kept, r)[0]
 
     honest = [sent(client, small) for client in range(4)]
     for leaves in (False, True):
@@ -387,14 +388,16 @@ def test_missing_replies_count_as_zero():
 
 
 def test_clips_go_to_the_quantile_of_the_lengths():
-    privacy = {"noise": 0.5, "clip": 2.0, "seeded": True}
-    run = ended(rounds=16, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
-    plan, state = run.plan, run.state
-    assert state.clips["delta"] < 1
-    task, _ = next_task(plan, state, 30)
-    engine = InProcess(plan.algorithm, network(), clients(30), TRAIN)
-    lengths = [length_of(r.vectors.delta) for r in engine.exchange(task, range(30))]
-    assert 0.2 < sum(length < 0.999 for length in lengths) / 30 < 0.8
+    """Half of the clients send less than the clip, wherever it began."""
+    for first in (0.3, 0.06):
+        privacy = {"noise": 0.5, "clip": first, "seeded": True}
+        run = ended(rounds=12, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
+        plan, state = run.plan, run.state
+        assert (state.clips["delta"] < first) == (first == 0.3)
+        task, _ = next_task(plan, state, 30)
+        engine = InProcess(plan.algorithm, network(), clients(30), TRAIN)
+        lengths = [length_of(r.vectors.delta) for r in engine.exchange(task, range(30))]
+        assert 0.2 < sum(length < 0.999 for length in lengths) / 30 < 0.8
 
 
 def test_an_empty_cohort_is_released_as_noise_and_one_that_fails_is_not():
@@ -610,7 +613,7 @@ def audited(noise: float) -> tuple[float, float]:
     Half of the canaries are left out, by coins that the auditor guesses from the model (Steinke,
     Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", 2023).
     """
-    canaries, rounds, delta = 500, 12, 1e-5
+    canaries, rounds, delta = 500, 8, 1e-5
     coins = torch.rand(canaries, generator=torch.Generator().manual_seed(5)) < 0.5
 
     class Own:
@@ -668,5 +671,5 @@ def bound(right: int, guesses: int, canaries: int, delta: float) -> float:
 def test_an_audit_with_canaries_stays_below_the_claim_and_works():
     found, claimed = audited(1.0)
     assert found <= claimed
-    found, claimed = audited(0.05)
+    found, claimed = audited(0.3)
     assert 1 < found <= claimed
