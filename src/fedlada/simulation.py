@@ -280,7 +280,6 @@ def simulate(
         f"staleness is {plan.staleness} and several processes share the clients of a round, which"
         " cannot train late ones yet: run it in one process, or leave staleness out",
     )
-    _check_privacy(plan, devices, train)
     together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
@@ -335,8 +334,7 @@ def _check_privacy(plan: Plan, devices: object, train: object) -> None:
         "there are devices and privacy: the time at which a round ends tells which clients took"
         " part; leave devices out",
     )
-    steps = getattr(train, "steps", None) if train is not None else LocalTraining().steps
-    assumed = plan.privacy.steps
+    steps, assumed = getattr(train, "steps", None), plan.privacy.steps
     require(
         type(steps) is not int or steps == assumed,
         f"clients take {steps} local steps, and privacy assumes {assumed}, by which the server"
@@ -383,6 +381,7 @@ def _timetable(
     data: ClientDatasets[D],
 ) -> Timetable | None:
     """Return when clients answer, if they have devices; otherwise nobody is ever late."""
+    _check_privacy(plan, devices, train)
     if devices is None:
         require(
             not plan.staleness,

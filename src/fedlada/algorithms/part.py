@@ -24,9 +24,7 @@ __all__ = ["Correction", "LocalRule", "Moment", "Names", "Part", "Round", "Sum"]
 
 Names = tuple[str, ...]
 
-OUTSIDE = frozenset(
-    {"chain", "lr_factor", "start", "join", "known", "unsent", "serve", "displacement"}
-)
+OUTSIDE = frozenset({"chain", "lr_factor", "start", "join", "known", "serve", "displacement"})
 """The methods of a part that never see a client's vectors during a round."""
 
 
@@ -69,6 +67,10 @@ class Sum:
     up: str
     into: str
     """The server's vector that is the sum."""
+    kept: str = ""
+    """The client's vector that grows by as much; in a private run by what is left of ``up``."""
+    times: str = ""
+    """The setting by which it grows per unit of ``up``; empty if by 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +168,6 @@ class Part:
         """
         return Vectors()
 
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        """Take back from the ``client_state`` vectors what was not sent (client, private runs).
-
-        ``lost`` has what was cut off the ``up`` vectors, by name, and ``client`` the vectors to
-        keep: a vector that the server sums up must stay the sum of what clients keep of it.
-        """
-
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         """Update the ``down`` and ``server_state`` vectors (server, at the end of a round).
 
@@ -258,9 +253,6 @@ class Correction(Part):
 
     def known(self, down: Vectors, r: Round) -> Vectors:
         return self.inner.known(down, r)
-
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        self.inner.unsent(client, lost, r)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         self.inner.serve(server, mean, r)

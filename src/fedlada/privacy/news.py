@@ -67,10 +67,7 @@ def private_reply(
         sent[name] = part.sent
         if part.lost is not None and name not in roots:
             lost[name] = part.lost
-    if lost:
-        kept = Vectors(kept)
-        algorithm.part.unsent(kept, lost, r)
-    kept = Vectors((name, _finite(vector)) for name, vector in kept.items())
+    kept = Vectors((name, _finite(v)) for name, v in _without(algorithm, kept, lost, r).items())
     bare = replace(
         reply,
         vectors=sent,
@@ -81,6 +78,19 @@ def private_reply(
         metrics={},
     )
     return bare, kept
+
+
+def _without(algorithm: Algorithm, kept: Vectors, lost: Vectors, r: Round) -> Vectors:
+    """Return what a client keeps: what the server sums up stays the sum of what clients keep."""
+    kept = Vectors(kept)
+    for part in algorithm.part.chain():
+        for total in part.sums:
+            if total.kept and total.up in lost:
+                factor = getattr(part, total.times) if total.times else 1.0
+                if total.up == "delta" and algorithm.unit_delta:
+                    factor *= r.lr_sum
+                kept[total.kept] = kept[total.kept].add(lost[total.up], alpha=-factor)
+    return kept
 
 
 def _clipped(news: Vector, clip: float) -> _Part:

@@ -25,7 +25,7 @@ from .collect.collect import Collector, Here
 from .collect.tally import NORM, Tally
 from .guard import CENTRE
 from .plan import Plan
-from .private.release import allowed, begin, published, release, released_at_all
+from .private.release import allowed, published, release, released_at_all
 from .record import MOST_CLIENTS, Clock, RoundRecord, names_on_record
 from .sampling import Bernoulli
 from .state import ServerState
@@ -75,18 +75,13 @@ def federate(
     if plan.staleness:
         _check_late(plan, collector)
     state.forget(plan.staleness)
-    if plan.privacy is not None:
-        begin(plan, state, engine.clients)
-    while state.round < plan.rounds:
-        if plan.privacy is not None and not allowed(plan, state):
-            break
+    while state.round < plan.rounds and allowed(plan, state, engine.clients):
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
         tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
         record = report(state, task, tally, applied, distances, clock, evaluate, name=name)
-        if plan.privacy is not None:
-            record = published(plan, state, task, record)
+        record = published(plan, state, task, record)
         if survey is not None:
             record = survey(state, record)
         if save is not None:

@@ -34,7 +34,7 @@ class Dyn(Correction):
     stacks = True
     client_state = ("h_i",)
     server_state = ("h",)
-    sums = (Sum("delta", into="h"),)
+    sums = (Sum("delta", into="h", kept="h_i", times="a"),)
     late = (
         "every update moves x by all of h/a, and there are more updates per reply; one run did not"
         " diverge, and no more is known"
@@ -52,11 +52,6 @@ class Dyn(Correction):
     def end(self, client: Vectors, r: Round) -> None:
         super().end(client, r)
         client.h_i = client.h_i.add(client.y - client.x, alpha=-self.a)
-
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        super().unsent(client, lost, r)
-        if "delta" in lost:
-            client.h_i = client.h_i.add(lost.delta, alpha=-self.a)
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         super().serve(server, mean, r)

@@ -34,11 +34,6 @@ class Nova(Correction):
         super().end(client, r)
         client.delta = client.delta / r.lr_sum
 
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        if "delta" in lost:
-            lost.delta = lost.delta * r.lr_sum
-        super().unsent(client, lost, r)
-
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         mean.delta = mean.delta * r.lr_sum
         super().serve(server, mean, r)

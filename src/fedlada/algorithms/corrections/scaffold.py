@@ -34,7 +34,7 @@ class Scaffold(Correction):
     down = ("c",)
     up = ("c_change",)
     client_state = ("c_i",)
-    sums = (Sum("c_change", into="c"),)
+    sums = (Sum("c_change", into="c", kept="c_i"),)
 
     scale: float = 1.0
     """Factor on the correction of each gradient; 0 corrects nothing."""
@@ -56,11 +56,6 @@ class Scaffold(Correction):
         g_mean = client.g_sum / r.steps
         client.c_change = g_mean - client.c_i
         client.c_i = g_mean
-
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        super().unsent(client, lost, r)
-        if "c_change" in lost:
-            client.c_i = client.c_i - lost.c_change
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         super().serve(server, mean, r)

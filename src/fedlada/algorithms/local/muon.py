@@ -136,7 +136,7 @@ class CorrectedMuon(KeptMuon):
     stacks = True
     down = ("m_mean",)
     up = ("m_change",)
-    sums = (Sum("m_change", into="m_mean"),)
+    sums = (Sum("m_change", into="m_mean", kept="m"),)
 
     def begin(self, client: Vectors) -> None:
         client.m_shift = client.m_mean - client.m
@@ -148,10 +148,6 @@ class CorrectedMuon(KeptMuon):
 
     def end(self, client: Vectors, r: Round) -> None:
         client.m_change = client.m - client.m_change
-
-    def unsent(self, client: Vectors, lost: Vectors, r: Round) -> None:
-        if "m_change" in lost:
-            client.m = client.m - lost.m_change
 
     def serve(self, server: Vectors, mean: Vectors, r: Round) -> None:
         server.m_mean = server.m_mean.add(mean.m_change, alpha=r.accepted / r.clients)

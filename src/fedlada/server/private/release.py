@@ -31,7 +31,7 @@ from ...privacy.account import Event, composed
 from ...privacy.news import known_of, nominal, roots_of
 from ...privacy.noise import Source, normal
 from ...protocol.codecs.fixed import STEP
-from ...protocol.messages import Task
+from ...protocol.messages import Clips, Task
 from ..aggregate.mean import Mean
 from ..collect.tally import Tally
 from ..plan import Plan
@@ -41,10 +41,10 @@ from ..state import ServerState
 from .account import Account
 from .admission import BELOW
 
-__all__ = ["allowed", "begin", "published", "release", "released_at_all"]
+__all__ = ["allowed", "published", "release", "released_at_all"]
 
 
-def begin(plan: Plan, state: ServerState, clients: int) -> None:
+def _begin(plan: Plan, state: ServerState, clients: int) -> None:
     """Fix the number of clients and the first clips, and check what depends on them."""
     privacy, algorithm = _privacy(plan), plan.algorithm
     if state.account is None:  # a run without a directory
@@ -72,9 +72,15 @@ def begin(plan: Plan, state: ServerState, clients: int) -> None:
         )
 
 
-def allowed(plan: Plan, state: ServerState) -> bool:
-    """Return whether the budget allows one more round; warn if it does not."""
-    privacy, account = _privacy(plan), _account(state)
+def allowed(plan: Plan, state: ServerState, clients: int) -> bool:
+    """Return whether the budget allows one more round; warn if it does not.
+
+    A run without privacy has no budget.
+    """
+    if plan.privacy is None:
+        return True
+    _begin(plan, state, clients)
+    privacy, account = plan.privacy, _account(state)
     event, rounds = _event(plan), plan.rounds - state.round
     if account.allows(event, privacy.epsilon, privacy.delta, rounds):
         return True
@@ -138,9 +144,10 @@ def release(plan: Plan, state: ServerState, tally: Tally, clients: int) -> tuple
 
 
 def published(plan: Plan, state: ServerState, task: Task, record: RoundRecord) -> RoundRecord:
-    """Return the part of a record that everybody may know, with epsilon."""
-    privacy, clips = _privacy(plan), task.clips
-    assert clips is not None
+    """Return the part of a record that everybody may know: without privacy, all of it."""
+    if plan.privacy is None:
+        return record
+    privacy, clips = plan.privacy, cast(Clips, task.clips)
     expected = round(_expected(plan, state))
     sent = sum(4 * _like(state, plan, name).numel() for name in plan.algorithm.up)
     return RoundRecord(
