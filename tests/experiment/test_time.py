@@ -8,7 +8,7 @@ import pytest
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import experiment, parse, read
-from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.compare import compared, on_terminal
 from fedlada.experiment.report.report import HTML, report
 from fedlada.experiment.run import execute
 from fedlada.experiment.run.directory import RunDirectory
@@ -52,14 +52,14 @@ def text(block) -> str:
 
 def test_compare_and_report_show_simulated_time_if_all_runs_have_it(runs, tmp_path):
     timed, mixed = [runs / "wait", runs / "early"], [runs / "wait", runs / "plain"]
-    printed = text(comparison(timed, targets=[0.05]))
+    printed = text(on_terminal(compared(timed, targets=[0.05])))
     assert "simulated seconds" in printed
     assert re.search(r"Simulated\s+seconds", printed)  # to each target
     times = {path.name: RunDirectory(path).last_record()["time"] for path in timed}
     (early,) = re.findall(r"^ *early .*", printed, re.MULTILINE)[:1]
     assert f"{times['early']:.1f}" in early
     assert early.split()[-1] == "18"  # tasks
-    assert "imulated" not in text(comparison(mixed))
+    assert "imulated" not in text(on_terminal(compared(mixed)))
     page = Page((report(timed, out=tmp_path / "page", targets=[0.05]) / HTML).read_text())
     assert any("simulated" in caption.lower() for caption in page.tables)
 

@@ -39,7 +39,9 @@ class RoundRecord:
     round: int
     """Number of rounds done, including this one; the first round is 1."""
     lr: float
+    """The learning rate of the clients."""
     cohort: tuple[int, ...]
+    """The numbers of the clients that were asked."""
     accepted: int | None
     """Number of accepted replies; None in a private run, which does not say how many took part."""
     applied: bool
