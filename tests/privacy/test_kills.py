@@ -16,7 +16,7 @@ from fedlada.server.private.account import ACCOUNT, Account
 
 ROUNDS = 2
 EVERY = int(os.environ.get("FEDLADA_KILL_EVERY", "11"))
-"""A run is killed at every eleventh file operation, or at each with 1; there are more than a hundred."""
+"""A run is killed at every eleventh of its hundred file operations, or at each with 1."""
 OPERATIONS = [(os, n) for n in ("fsync", "open", "replace", "rename", "truncate", "unlink")]
 OPERATIONS += [(Path, n) for n in ("open", "replace", "unlink", "read_bytes")]
 

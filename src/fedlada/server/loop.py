@@ -84,8 +84,8 @@ def federate(
         task, cohort = next_task(plan, state, engine.clients)
         tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
-        record = report(state, task, tally, applied, distances, clock, evaluate, name=name)
-        record = published(plan, state, task, record)
+        whole = report(state, task, tally, applied, distances, clock, evaluate, name=name)
+        record = published(plan, state, task, whole)
         if survey is not None:
             record = survey(state, record)
         if save is not None:
@@ -93,12 +93,12 @@ def federate(
         for version, clients in _by_task(task, tally).items():
             engine.commit(replace(task, round=version), clients if applied else [])
         del tally  # otherwise its sums would stay in memory while the next round makes its own
-        missing.update(record.failures)
-        for client, why in record.incidents.items():
+        missing.update(whole.failures)
+        for client, why in whole.incidents.items():
             if not expected.issuperset(why.split(", ")):
-                (failed if why in record.failures else judged)[client] += 1
-        trouble.update(record.rejected)
-        limited = {f"limited {what}": count for what, count in record.limited.items()}
+                (failed if why in whole.failures else judged)[client] += 1
+        trouble.update(whole.rejected)
+        limited = {f"limited {what}": count for what, count in whole.limited.items()}
         trouble.update({what: n for what, n in limited.items() if what not in expected})
         yield record
     if trouble:
