@@ -396,6 +396,8 @@ class Plan:
         """Return what a run with a model like ``x`` will do, so that no default surprises."""
         rule, vectors = self.algorithm.local, self.algorithm.traffic.bytes(x.nbytes())
         size = len(self.cohort.cohort(self.seed, 0, clients))
+        if self.privacy is not None:  # the seed does not say who is drawn
+            size = round(cast(Bernoulli, self.cohort).rate * clients)
         about = "about " if isinstance(self.cohort, Bernoulli) and self.cohort.rate < 1 else ""
         before = "" if self.codec == Codecs() else f" before the codec {self.codec}"
         personal = f" personal {' '.join(self.personal)};" if self.personal else ""
