@@ -4,11 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedlada import Algorithm, Plan, RoundRecord
-from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms import (
+    CORRECTIONS,
+    LOCAL_RULES,
+    SERVER_RULES,
+    Vector,
+    Vectors,
+    compose,
+)
 from fedlada.client.store import NEVER, Store
 from fedlada.engines import InProcess, MemoryStore, ServerState, federate
 
@@ -29,6 +37,17 @@ KINDS = (
 """One algorithm per kind of declaration: engines, checkpoints and models see no other difference.
 `algorithms/test_contract.py` holds this list to what all algorithms declare, and all of them to the
 contract."""
+
+compositions = st.builds(
+    compose,
+    local=st.sampled_from(sorted(LOCAL_RULES)),
+    corrections=st.lists(
+        st.sampled_from(sorted(CORRECTIONS)),
+        unique_by=lambda name: name.partition("-")[0],  # both kinds of amending have g_a
+    ),
+    server=st.sampled_from(sorted(SERVER_RULES)),
+)
+"""Any chain of parts."""
 
 
 class Point(nn.Module):

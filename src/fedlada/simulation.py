@@ -231,8 +231,8 @@ def simulate(
     equally, however many examples it has, unless ``weighting`` is ``"examples"``.  ``settings`` are
     those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``deadline``,
     ``staleness``, ``aging``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``personal``,
-    ``codec`` and ``evaluate_every``.  The first round prints what the run will do to standard
-    error, unless ``quiet``.
+    ``codec``, ``privacy`` and ``evaluate_every``.  The first round prints what the run will do to
+    standard error, unless ``quiet``.
 
     ``evaluate(model)`` evaluates the server's model.  ``evaluate_clients`` are held-out examples of
     each client, or a :class:`ClientEvaluation` that also says how and how often: every client
@@ -334,6 +334,23 @@ def _server(
     )
 
 
+def _check_privacy(plan: Plan, devices: object, train: object) -> None:
+    """Refuse what a private run cannot have in a simulation."""
+    if plan.privacy is None:
+        return
+    require(
+        devices is None,
+        "there are devices and privacy: the time at which a round ends tells which clients took"
+        " part; leave devices out",
+    )
+    steps, assumed = getattr(train, "steps", None), plan.privacy.steps
+    require(
+        type(steps) is not int or steps == assumed,
+        f"clients take {steps} local steps, and privacy assumes {assumed}, by which the server"
+        f" divides; give privacy steps = {steps}",
+    )
+
+
 def _begin_personal(engine: Engine, state: ServerState, pool: Workers | Ranks | None) -> None:
     """Give clients the first values of their personal parts, if they have any.
 
@@ -374,6 +391,7 @@ def _timetable(
     data: ClientDatasets[D],
 ) -> Timetable | None:
     """Return when clients answer, if they have devices; otherwise nobody is ever late."""
+    _check_privacy(plan, devices, train)
     if devices is None:
         require(
             not plan.staleness,

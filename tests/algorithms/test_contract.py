@@ -7,21 +7,27 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
 from torch import Tensor
 
-from federations import KINDS, Federation, Point, kept, local_steps, quadratics, same_bits
+from federations import (
+    KINDS,
+    Federation,
+    Point,
+    compositions,
+    kept,
+    local_steps,
+    quadratics,
+    same_bits,
+)
 from fedlada import ALGORITHMS, Algorithm
 from fedlada.algorithms import (
-    CORRECTIONS,
     LOCAL_RULES,
-    SERVER_RULES,
     Correction,
     Part,
     Round,
     Vector,
     Vectors,
-    compose,
 )
 from fedlada.algorithms.corrections import Amend
 from fedlada.algorithms.local import SGD
@@ -33,16 +39,6 @@ from fedlada.protocol.messages import Task, reply_parcel
 from fedlada.protocol.wire import Parcel, send
 
 named = pytest.mark.parametrize("chosen", ALGORITHMS.values(), ids=ALGORITHMS.keys())
-
-compositions = st.builds(
-    compose,
-    local=st.sampled_from(sorted(LOCAL_RULES)),
-    corrections=st.lists(
-        st.sampled_from(sorted(CORRECTIONS)),
-        unique_by=lambda name: name.partition("-")[0],  # both kinds of amending have g_a
-    ),
-    server=st.sampled_from(sorted(SERVER_RULES)),
-)
 
 
 def federation(chosen: Algorithm) -> Federation:

@@ -66,10 +66,9 @@ def in_process(
         task.model(),
         [task.data(client) for client in range(nodes)],
         algorithm=name,
-        codec=codec,
         personal=personal,
         rounds=ROUNDS,
-        cohort=cohort,
         seed=SEED,
         train=task.train,
+        **task.settings(codec, cohort),
     )

@@ -103,7 +103,10 @@ def train(message, context):
 HOOK = ROOT / "benchmarks" / "apps" / "counted"
 """Counts what a SuperNode sends to, and receives from, the SuperLink."""
 
-ENDED = [("scaffold", "exact"), ("fedlada", "halves", "bias"), ("fedlada-rows", "small")]
+ENDED = [
+    *(("scaffold", "exact"), ("fedlada", "halves", "bias"), ("fedlada-rows", "small")),
+    ("scaffold", "private"),
+]
 """One whose clients keep vectors, and adaptive ones with codecs, the app's own and a preset."""
 ENVELOPE = 8_000
 """An upper bound of the bytes beside the vectors, per message: header, names, hashes, and what

@@ -47,3 +47,34 @@ def test_the_command_says_the_noise_of_a_budget_and_the_epsilon_of_a_noise(capsy
 def test_a_delta_that_lets_one_example_out_is_refused():
     with pytest.raises(SystemExit, match=r"choose less than 0\.01"):
         main(["privacy", "--examples", "100", "--delta", "0.05"])
+
+
+def said(capsys, *words: str) -> list[str]:
+    with pytest.raises(SystemExit) as done:
+        main(["privacy", *words])
+    assert not done.value.code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_command_says_the_noise_that_hides_whole_clients_and_its_length(capsys):
+    words = ["--clients", "1000", "--rate", "0.1", "--rounds", "50", "--parameters", "6506"]
+    lines = said(capsys, *words)
+    noises = {line.split()[1]: float(line.split()[-1]) for line in lines if ": noise" in line}
+    assert noises == pytest.approx({"2:": 1.750, "8:": 0.803}, rel=0.02)
+    lengths = [float(word) for word in re.findall(r"[\d.]+", lines[-1].rpartition(":")[2])]
+    assert lengths == pytest.approx([1.4, 0.65], rel=0.05)
+    for line in said(capsys, *words, "--noise", "0.803")[1:-1]:
+        rounds, epsilon = re.fullmatch(r"noise 0\.803, (\d+) rounds: epsilon (\S+)", line).groups()
+        stated = Sampled(rate=0.1, count=int(rounds)).epsilon(0.803, 1e-5)
+        assert float(epsilon) == pytest.approx(stated, rel=0.01)
+
+
+def test_the_command_warns_of_noise_that_drowns_the_model(capsys):
+    words = ["--clients", "1000", "--epsilon", "8", "--parameters", "11000000"]
+    assert "more than 3 clips drown" in said(capsys, *words)[-1]
+
+
+def test_the_command_needs_clients_or_examples():
+    for words in ([], ["--clients", "100", "--examples", "100"]):
+        with pytest.raises(SystemExit, match="give --clients, to protect whole clients"):
+            main(["privacy", *words])

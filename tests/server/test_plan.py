@@ -12,6 +12,7 @@ from fedlada.data import ClientData
 from fedlada.experiment.config.experiment import PLANNED
 from fedlada.experiment.config.reading import read
 from fedlada.flower.server import KEYS, ServerConfig
+from fedlada.privacy import Privacy
 from fedlada.protocol.codecs import Codecs
 from fedlada.server import Bernoulli, FixedSize, Guard, TrimmedMean
 from fedlada.server.plan import OtherSettings, PlanSettings
@@ -54,11 +55,23 @@ OTHER = {
     "buffers": [("average", "average", "average")],
     "personal": [(("weight",), ["weight"], ["weight"]), (("b*", "bias"), "b*, bias", "b* bias")],
     "codec": [(..., "delta=toy", "delta=toy")],
+    "privacy": [
+        (
+            Privacy(noise=1.0, delta=1e-3, epsilon=3.0),
+            Privacy(noise=1.0, delta=1e-3, epsilon=3.0),
+            "noise = 1.0, delta = 1e-3, epsilon = 3.0",
+        ),
+        (
+            Privacy(noise=1.0, delta=1e-3, clip={"delta": 2.0, "v_hat": 0.5}, quantile=None),
+            {"noise": 1.0, "delta": 1e-3, "clip": {"delta": 2.0, "v_hat": 0.5}, "quantile": 0},
+            "{ noise = 1.0, delta = 1e-3, clip = {delta = 2.0, v_hat = 0.5}, quantile = 0 }",
+        ),
+    ],
     "evaluate_every": [(3, 3, 3)],
 }
 LATE = {"deadline", "staleness"}
 """Fields that need clients who may be late."""
-NEEDED = {"staleness": {"close_after": 4}}
+NEEDED = {"staleness": {"close_after": 4}, "privacy": {"cohort": 0.5}}
 """Fields without which another has no meaning."""
 STALE = {"staleness": 3, "close_after": 4}
 CASES = [(name, *values) for name in FIELDS for values in OTHER[name]]

@@ -36,12 +36,13 @@ class Round:
     over the accepted replies.  ``lr_sum`` is the sum of the learning rates of the K steps: lr·K
     if the rate is constant within the round.  ``delta_square`` and ``damping`` are the server's
     alone: the mean of the squared norms of the replies' deltas, and a factor on the server's step,
-    below 1 where replies came late.
+    below 1 where replies came late.  In a private run ``accepted`` is the number expected,
+    ``steps`` and ``lr_sum`` are assumed, and ``delta_square`` is NaN: nobody may know it.
     """
 
     steps: float
     lr_sum: float
-    accepted: int = 1
+    accepted: float = 1
     """Number of accepted replies."""
     clients: int = 1
     """Number of clients of the federation."""
@@ -69,6 +70,10 @@ class Sum:
     up: str
     into: str
     """The server's vector that is the sum."""
+    kept: str = ""
+    """The client's vector that grows by as much; in a private run by what is left of ``up``."""
+    times: str = ""
+    """The setting by which it grows per unit of ``up``; empty if by 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 from .. import devices
 from ..algorithms import Algorithm, Round, Vector, Vectors
 from ..errors import require
+from ..privacy.news import private_reply
 from ..protocol.federated import (
     BUFFERS,
     PERSONAL,
@@ -161,21 +162,19 @@ class LocalRound:
         )
         assert optimizer is not None
         self._check_tensors()
-        algorithm, c = self._algorithm, self._c
+        r = Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum)
         with torch.no_grad():
-            reply, self.client_state = ended(
-                algorithm, self._task, c, Round(steps=optimizer.steps, lr_sum=optimizer.lr_sum)
-            )
+            vectors, self.client_state = ended(self._algorithm, self._task, self._c, r)
             if self._policy == "average":
-                reply.buffers = self._buffers.clone()
+                vectors.buffers = self._buffers.clone()
             elif self._policy == "local":
                 self.client_state.buffers = self._buffers.clone()
             if self._personal:
                 self.client_state.personal = self._kept()
-        return Reply(
+        reply = Reply(
             client=self._client,
             round=self._task.round,
-            vectors=reply,
+            vectors=vectors,
             examples=examples,
             steps=optimizer.steps,
             lr_sum=optimizer.lr_sum,
@@ -183,6 +182,12 @@ class LocalRound:
             seconds=time.perf_counter() - self._began,
             metrics=measured,
         )
+        if self._task.clips is not None:
+            with torch.no_grad():
+                reply, self.client_state = private_reply(
+                    self._algorithm, self._task, reply, self.client_state, r
+                )
+        return reply
 
     def _kept(self) -> Vector:
         """Return the personal tensors to keep: those of the start if training made some infinite.
@@ -246,7 +251,8 @@ def ended(algorithm: Algorithm, task: Task, c: Vectors, r: Round) -> tuple[Vecto
     c.delta = c.x - c.y
     algorithm.part.end(c, r)
     reply = c.only(algorithm.up)
-    reply.delta = residual(algorithm, task.codecs, task.vectors, reply.delta, r.lr_sum)
+    if task.clips is None:  # otherwise private_reply subtracts what the server knows
+        reply.delta = residual(algorithm, task.codecs, task.vectors, reply.delta, r.lr_sum)
     return reply, c.only(algorithm.client_state)
 
 

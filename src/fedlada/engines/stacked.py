@@ -25,6 +25,7 @@ from ..client.optimizer import FederatedOptimizer
 from ..client.round import D, ended, joined, recall, seeded
 from ..client.store import Store
 from ..errors import FedladaError
+from ..privacy.news import private_reply
 from ..protocol.federated import BufferPolicy, federated_buffers, federated_parameters
 from ..protocol.messages import Reply, Task
 from ..training.examples import examples_in
@@ -260,17 +261,22 @@ class Stacked(Generic[D]):
         with named_errors(member.client, task.round, member.name):
             metrics = self._train.report(member.loss, member.data)
             examples = examples_in(member.data)
-        if member.kept:
-            self._store.stage(member.client, (task.run, task.round), member.kept)
         assert member.reply is not None
-        return Reply(
+        r = Round(steps=member.steps, lr_sum=math.fsum([task.lr] * member.steps))
+        reply = Reply(
             client=member.client,
             round=task.round,
             vectors=member.reply,
             examples=examples,
             steps=member.steps,
-            lr_sum=math.fsum([task.lr] * member.steps),
+            lr_sum=r.lr_sum,
             nonce=task.nonce,
             seconds=seconds,
             metrics=metrics,
         )
+        if task.clips is not None:
+            with torch.no_grad():
+                reply, member.kept = private_reply(self._algorithm, task, reply, member.kept, r)
+        if member.kept:
+            self._store.stage(member.client, (task.run, task.round), member.kept)
+        return reply

@@ -95,6 +95,11 @@ class ServerConfig:
             " each node is one client",
         )
         require(
+            not (self.plan.privacy and asked),
+            f"evaluate-cohort is {asked} and there is privacy: clients' metrics have no noise;"
+            " leave evaluate-cohort out, and evaluate on the server with public examples",
+        )
+        require(
             not (self.clients and asked),
             f"evaluate-cohort is {asked} and clients is {self.clients}; leaves do not evaluate the"
             " model: leave evaluate-cohort out, and evaluate on the server",
@@ -176,6 +181,11 @@ def run_server(
     copy of the model.  An error in ``on_round`` ends the run.
     """
     plan = config.plan
+    require(
+        plan.privacy is None or bool(config.num_partitions or config.clients),
+        "there is privacy, whose account needs the number of clients, connected or not: give"
+        " num-partitions, or clients if each node is a leaf with several",
+    )
     torch.manual_seed(seed_of(plan.seed, "model"))
     network = model()
     if config.device:
@@ -219,7 +229,8 @@ def _rounds(
     survey = None if evaluators is None else Survey(plan, engine, evaluators, name=engine.name)
 
     def completed(state: ServerState, record: RoundRecord) -> RoundRecord:
-        record = dataclasses.replace(record, missing=engine.attendance.missing)
+        if plan.privacy is None:  # otherwise nobody may know who was asked
+            record = dataclasses.replace(record, missing=engine.attendance.missing)
         return record if survey is None else survey(state, record)
 
     try:

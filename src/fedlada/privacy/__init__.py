@@ -1,6 +1,7 @@
-"""Differential privacy: noise that nobody can repeat, its account, and training that adds it."""
+"""Differential privacy: its settings and account, noise that nobody can repeat, and training."""
 
 from .account import Sampled
+from .settings import Privacy
 from .training import PrivateTraining
 
-__all__ = ["PrivateTraining", "Sampled"]
+__all__ = ["Privacy", "PrivateTraining", "Sampled"]

@@ -7,17 +7,58 @@ distribution of the privacy loss (PLD), which asks for 6 to 8 % less noise than 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from ..errors import check_counts, missing_extra, require
 
-__all__ = ["Sampled"]
+__all__ = ["Event", "Sampled", "composed", "most_within"]
 
 INTERVAL = 1e-3
 """The width of the bins of the loss: epsilon is off by less than 1e-5 of itself, in 0.2 s."""
 LEAST, GUESS, WITHIN = 0.3, 1.0, 0.01
 """The least noise that is looked at, where to look first, and how exact the one found is."""
+
+
+class Event(NamedTuple):
+    """A sum of clipped records with Gaussian noise; every record takes part by its own chance."""
+
+    rate: float
+    noise: float
+    """In units of the clip."""
+
+
+def composed(events: Mapping[Event, int], delta: float) -> float:
+    """Return the epsilon of so many of each event together."""
+    _check(delta)
+    if any(not event.noise for event, count in events.items() if count):
+        return math.inf
+    total = None
+    for event, count in events.items():
+        if count:
+            some = _loss(event).self_compose(count)
+            total = some if total is None else total.compose(some)
+    return 0.0 if total is None else float(total.get_epsilon_for_delta(delta))
+
+
+def most_within(
+    epsilon: float, delta: float, spent: Mapping[Event, int], event: Event, most: int
+) -> int:
+    """Return how many more of an event, up to ``most``, stay within a budget."""
+
+    def fits(count: int) -> bool:
+        return composed({**spent, event: spent.get(event, 0) + count}, delta) <= epsilon
+
+    if fits(most):
+        return most
+    fewest, beyond = -1, most  # so many fit, so many do not
+    while beyond - fewest > 1:
+        middle = (fewest + beyond) // 2
+        fewest, beyond = (middle, beyond) if fits(middle) else (fewest, middle)
+    return max(fewest, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,38 +79,48 @@ class Sampled:
         require(
             noise > 0, f"noise is {noise}; it must be above 0: without noise nothing is private"
         )
-        accountant = _accountant().compose(self._event(noise))
-        return float(accountant.get_epsilon(_checked(delta)))
+        return composed({Event(self.rate, noise): self.count}, delta)
 
     def noise(self, epsilon: float, delta: float) -> float:
         """Return a noise, in units of the clip, that is as small as this epsilon allows."""
         require(epsilon > 0, f"epsilon is {epsilon}; it must be above 0")
+        _check(delta)
         dp = _library()
+
+        def accountant() -> Any:
+            return dp.pld.PLDAccountant(_relation(), value_discretization_interval=INTERVAL)
+
+        def event(noise: float) -> Any:
+            once = dp.PoissonSampledDpEvent(self.rate, dp.GaussianDpEvent(noise))
+            return dp.SelfComposedDpEvent(once, self.count)
+
         bracket = dp.LowerEndpointAndGuess(LEAST, GUESS)
-        found = dp.calibrate_dp_mechanism(
-            _accountant, self._event, epsilon, _checked(delta), bracket, tol=WITHIN
-        )
+        found = dp.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=WITHIN)
         return float(found)
 
-    def _event(self, noise: float) -> Any:
-        dp = _library()
-        event = dp.PoissonSampledDpEvent(self.rate, dp.GaussianDpEvent(noise))
-        return dp.SelfComposedDpEvent(event, self.count)
 
-
-def _checked(delta: float) -> float:
+def _check(delta: float) -> None:
     require(
         0 < delta < 1,
         f"delta is {delta}; it must be above 0 and below 1: well below one over the number of"
         " records, such as 1e-5",
     )
-    return delta
 
 
-def _accountant() -> Any:
-    dp = _library()
-    relation = dp.NeighboringRelation.REPLACE_SPECIAL
-    return dp.pld.PLDAccountant(relation, value_discretization_interval=INTERVAL)
+@cache
+def _loss(event: Event) -> Any:
+    """Return the distribution of the privacy loss of one event; most of the time goes here."""
+    losses = _library().pld.privacy_loss_distribution
+    return losses.from_gaussian_mechanism(
+        standard_deviation=event.noise,
+        value_discretization_interval=INTERVAL,
+        sampling_prob=event.rate,
+        neighboring_relation=_relation(),
+    )
+
+
+def _relation() -> Any:
+    return _library().NeighboringRelation.REPLACE_SPECIAL
 
 
 def _library() -> Any:

@@ -15,6 +15,7 @@ __all__ = [
     "LONGEST_NAME",
     "MOST_METRICS",
     "Assessment",
+    "Clips",
     "Failure",
     "Rejection",
     "Reply",
@@ -28,6 +29,16 @@ LONGEST_NAME = 100
 """Largest number of characters in the name of a metric or a vector."""
 MOST_METRICS = 100
 """Largest number of metrics in a reply, and of clients' metrics in the record of a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clips:
+    """What a private run asks of its clients: their news alone, no longer than this."""
+
+    steps: int
+    """The number of local steps that the server assumes of every client."""
+    lengths: Mapping[str, float]
+    """The greatest length of the news of each ``up`` vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,8 @@ class Task:
     resumable_from: int = 0
     """The earliest round from which this run may be resumed: clients keep the vectors that this
     needs."""
+    clips: Clips | None = None
+    """The clips of a private run; None in any other."""
 
     @property
     def nbytes(self) -> int:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from ..algorithms import Vectors
+from ..errors import require
 from ..protocol.federated import BUFFERS
 from ..protocol.messages import Assessment, Failure, Task, well_named
 from ..protocol.seeds import seed_of
@@ -67,6 +68,13 @@ class Survey:
     """The metrics of which a lower value is better, if their names do not say it."""
     name: Callable[[int], str] = str
     """Returns what a client is called in the record."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.plan.privacy is None,
+            "clients are to evaluate the model and there is privacy: their metrics have no noise."
+            " Evaluate on the server, with public examples",
+        )
 
     def __call__(self, state: ServerState, record: RoundRecord) -> RoundRecord:
         """Return the record with the clients' evaluation, if one is due."""

@@ -10,12 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import cast
 
-from ..algorithms import Round
+from ..algorithms import Round, Vectors
 from ..errors import FedladaError, require
+from ..privacy import Privacy
 from ..protocol.engine import Engine
 from ..protocol.federated import BUFFERS
-from ..protocol.messages import Task
+from ..protocol.messages import Clips, Task
 from ..protocol.residual import base
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
@@ -23,7 +25,9 @@ from .collect.collect import Collector, Here
 from .collect.tally import NORM, Tally
 from .guard import CENTRE
 from .plan import Plan
+from .private.release import allowed, published, release, released_at_all
 from .record import MOST_CLIENTS, Clock, RoundRecord, names_on_record
+from .sampling import Bernoulli
 from .state import ServerState
 
 __all__ = [
@@ -72,12 +76,13 @@ def federate(
     if plan.staleness:
         _check_late(plan, collector)
     state.forget(plan.staleness)
-    while state.round < plan.rounds:
+    while state.round < plan.rounds and allowed(plan, state, engine.clients):
         clock = Clock()
         task, cohort = next_task(plan, state, engine.clients)
         tally = collector.collect(task, cohort, state, clock)
         applied, distances = advance(plan, state, tally, engine)
-        record = report(state, task, tally, applied, distances, clock, evaluate, name=name)
+        whole = report(state, task, tally, applied, distances, clock, evaluate, name=name)
+        record = published(plan, state, task, whole)
         if survey is not None:
             record = survey(state, record)
         if save is not None:
@@ -85,7 +90,7 @@ def federate(
         for version, clients in _by_task(task, tally).items():
             engine.commit(replace(task, round=version), clients if applied else [])
         del tally  # otherwise its sums would stay in memory while the next round makes its own
-        trouble.note(record)
+        trouble.note(whole)
         yield record
     trouble.warn()
     check_applied(plan, state, trouble.missing + trouble.guarded, trouble.judged + trouble.failed)
@@ -179,6 +184,8 @@ def next_cohort(plan: Plan, state: ServerState, clients: int) -> Sequence[int]:
     If a round closes early, the cohort is in a random order: in process that is the order in which
     replies arrive, and no client may be first because its number is low.
     """
+    if state.account is not None and plan.privacy is not None:
+        return state.account.cohort(state.round, clients, cast(Bernoulli, plan.cohort).rate)
     busy = {"busy": state.flights.keys()} if plan.staleness else {}
     cohort = plan.cohort.cohort(plan.seed, state.round, clients, **busy)
     if plan.close_after is not None:
@@ -205,10 +212,15 @@ def next_task(plan: Plan, state: ServerState, clients: int) -> tuple[Task, Seque
         run=state.run,
         last_accepted={c: state.last_accepted[c] for c in cohort if c in state.last_accepted},
         resumable_from=state.round if state.resumable_from is None else state.resumable_from,
+        clips=None if plan.privacy is None else _clips(plan.privacy, state),
     )
     if plan.staleness:
         state.depart(task, cohort, base=base(plan.algorithm, plan.codec, state.vectors))
     return task, cohort
+
+
+def _clips(privacy: Privacy, state: ServerState) -> Clips:
+    return Clips(steps=privacy.steps, lengths=dict(state.clips))
 
 
 def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tuple[bool, Distances]:
@@ -217,24 +229,16 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     Returns whether the model changed, and drift and consistency if they are known.
     """
     tally.close()
-    applied = plan.enough(len(tally.accepted))
+    private = plan.privacy is not None
+    applied = released_at_all(tally) if private else plan.enough(len(tally.accepted))
     distances: Distances = None, None
     if applied:
-        s, scalars, mean = state.vectors, tally.total.scalars(), tally.mean()
-        x, algorithm = s.x, plan.algorithm
-        scale = scalars["lr_sum"] if algorithm.unit_delta else 1.0
+        s, x, algorithm = state.vectors, state.vectors.x, plan.algorithm
+        mean, r = (release if private else _combined)(plan, state, tally, engine.clients)
         if BUFFERS in mean:
             s.buffers = mean.pop(BUFFERS)
-        r = Round(
-            steps=scalars["steps"],
-            lr_sum=scalars["lr_sum"],
-            accepted=len(tally.accepted),
-            clients=engine.clients,
-            updates=state.updates,
-            delta_square=scalars[NORM] * scale * scale,
-        )
-        algorithm.serve(s, mean, tally.admission.bounded(r, mean))
-        if tally.total.is_mean and not algorithm.unit_delta and not plan.staleness:
+        algorithm.serve(s, mean, r)
+        if tally.total.is_mean and not (algorithm.unit_delta or plan.staleness or private):
             distances = tally.distances(x - s.x, mean.delta)
         moments = {moment.of for moment in algorithm.moments}
         for name in set(algorithm.down) - moments:
@@ -256,6 +260,21 @@ def advance(plan: Plan, state: ServerState, tally: Tally, engine: Engine) -> tup
     too_late = state.forget(plan.staleness)
     tally.failures.update({"too late": too_late} if too_late else {})
     return applied, distances
+
+
+def _combined(plan: Plan, state: ServerState, tally: Tally, clients: int) -> tuple[Vectors, Round]:
+    """Return the combined vectors and scalars of the accepted replies."""
+    scalars, mean = tally.total.scalars(), tally.mean()
+    scale = scalars["lr_sum"] if plan.algorithm.unit_delta else 1.0
+    r = Round(
+        steps=scalars["steps"],
+        lr_sum=scalars["lr_sum"],
+        accepted=len(tally.accepted),
+        clients=clients,
+        updates=state.updates,
+        delta_square=scalars[NORM] * scale * scale,
+    )
+    return mean, tally.admission.bounded(r, mean)
 
 
 def report(
@@ -284,7 +303,7 @@ def report(
         cohort=tuple(sorted(tally.cohort)),
         accepted=len(tally.accepted),
         applied=applied,
-        steps=tally.total.scalars()["steps"] if tally.accepted else 0.0,
+        steps=tally.total.scalars().get("steps", 0.0) if tally.accepted else 0.0,
         bytes_down=task.nbytes * (len(tally.cohort) - tally.unreached),
         bytes_up=tally.bytes_up,
         time=state.time,

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack, cast, get_args
 from ..algorithms import ALGORITHMS, Algorithm, Vector, algorithm as named_algorithm
 from ..algorithms.registry import title
 from ..errors import nearest, require
+from ..privacy import Privacy
 from ..protocol.codecs import Codecs
 from ..protocol.federated import BufferPolicy
 from .aggregate.mean import Mean
@@ -44,6 +45,7 @@ class OtherSettings(TypedDict, total=False):
     buffers: BufferPolicy
     personal: Sequence[str] | str
     codec: Codecs | str
+    privacy: Privacy | Mapping[str, Any] | str | None
     evaluate_every: int
 
 
@@ -108,6 +110,20 @@ def _guard(value: Any) -> Guard | None:
     if value == "strict":
         return Guard.strict()
     return None if value == "off" else Guard(**_checked(settings_table(value), Guard, "guard"))
+
+
+def _privacy(value: Any) -> Privacy | None:
+    """Read the settings of privacy; None or no text for none."""
+    if value is None or value == "" or isinstance(value, Privacy):
+        return value or None
+    table = _checked(settings_table(value), Privacy, "privacy")
+    for name in ("noise", "delta"):
+        require(
+            name in table,
+            f"privacy has no {name}: fedlada privacy says which noise your budget needs, and delta"
+            " is below one over the number of clients, such as noise = 0.94, delta = 1e-5",
+        )
+    return Privacy(**table)
 
 
 def _aggregator(value: Any) -> Callable[[], Aggregator]:
@@ -203,6 +219,9 @@ class Plan:
     ``("head.*",)``: they are trained and kept there, and never sent."""
     codec: Codecs = field(default_factory=Codecs, metadata={"read": _codec})
     """How vectors are encoded for sending."""
+    privacy: Privacy | None = field(default=None, metadata={"read": _privacy, **NEW})
+    """Privacy of whole clients by noise on the server; None adds none.  Replies are clipped in the
+    place of a guard, and sent by the codec ``fixed``."""
     evaluate_every: int = field(default=1, metadata=FREE)
     """Evaluate each time this many rounds are done, and after the last round."""
 
@@ -218,6 +237,10 @@ class Plan:
                 value = f.default if f.default_factory is MISSING else f.default_factory()
             object.__setattr__(self, name, value)
         self._check()
+        if self.privacy is not None:
+            self._check_privacy(self.privacy)
+            object.__setattr__(self, "guard", None)
+            object.__setattr__(self, "codec", Codecs(self.codec.down, {"*": "fixed"}))
 
     def _check(self) -> None:
         literals = {"weighting": Weighting, "aging": Aging, "buffers": BufferPolicy}
@@ -313,6 +336,58 @@ class Plan:
             " aging='none' or aggregator='mean'",
         )
 
+    def _check_privacy(self, privacy: Privacy) -> None:
+        """Refuse what would tell more of a client than its noised and clipped reply."""
+        algorithm, cohort = self.algorithm, self.cohort
+        require(
+            isinstance(cohort, Bernoulli),
+            f"cohort is {getattr(cohort, 'size', cohort)} and there is privacy, whose account"
+            " needs clients that are drawn each by its own chance: give the share of the clients,"
+            " such as cohort=0.1 for 10 of 100",
+        )
+        require(
+            self.guard is None or self.guard == Guard(),
+            "there are a guard and privacy: a guard's limits follow the median of all replies, so"
+            " one of them would change what happens to the others. Leave guard out: every reply is"
+            " clipped",
+        )
+        require(
+            issubclass(self.aggregator, Mean)
+            if isinstance(self.aggregator, type)
+            else self.aggregator is Mean,
+            f"aggregator is {self.aggregator} and there is privacy: noise hides what a reply adds"
+            " to a mean, and no other rule; leave aggregator out",
+        )
+        names = [self.codec.name("up", name) for name in algorithm.up]
+        require(
+            all(name in ("exact", "fixed") for name in names),
+            f"codec sends {', '.join(n for n in names if n not in ('exact', 'fixed'))} up and there"
+            " is privacy, for which vectors are whole multiples of a step; leave the codec of what"
+            " goes up out",
+        )
+        for name, usual, why in (
+            ("weighting", "uniform", "the number of examples would be told"),
+            ("close_after", None, "who answers first would replace others"),
+            ("minimum", 1, "a round that is left out would tell how many took part"),
+        ):
+            value = getattr(self, name)
+            require(
+                value == usual,
+                f"{name} is {value!r} and there is privacy: {why}; leave {name} out",
+            )
+        require(
+            self.buffers != "average",
+            "buffers is 'average' and there is privacy: the means of buffers have no noise; choose"
+            " buffers='local', or replace BatchNorm by GroupNorm",
+        )
+        leaks = algorithm.server.leaks
+        require(
+            not leaks,
+            f"the server rule of {title(algorithm)} cannot be private: {leaks}. Choose another"
+            " algorithm",
+        )
+        privacy.clips(algorithm), privacy.shares_of(algorithm)
+
     def settings(self) -> PlanSettings:
         """Return the fields by name: ``Plan(**plan.settings()) == plan``."""
         return cast(PlanSettings, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
@@ -321,6 +396,8 @@ class Plan:
         """Return what a run with a model like ``x`` will do, so that no default surprises."""
         rule, vectors = self.algorithm.local, self.algorithm.traffic.bytes(x.nbytes())
         size = len(self.cohort.cohort(self.seed, 0, clients))
+        if self.privacy is not None:  # the seed does not say who is drawn
+            size = round(cast(Bernoulli, self.cohort).rate * clients)
         about = "about " if isinstance(self.cohort, Bernoulli) and self.cohort.rate < 1 else ""
         before = "" if self.codec == Codecs() else f" before the codec {self.codec}"
         personal = f" personal {' '.join(self.personal)};" if self.personal else ""

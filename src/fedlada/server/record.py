@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What happened in one round: counts, bytes, times and metrics."""
+    """What happened in one round: counts, bytes, times and metrics.
+
+    That of a private run has no cohort, no times and nothing about single replies, and its bytes
+    are those of a cohort of the expected size.
+    """
 
     round: int
     """Number of rounds done, including this one; the first round is 1."""
@@ -38,8 +42,8 @@ class RoundRecord:
     """The learning rate of the clients."""
     cohort: tuple[int, ...]
     """The numbers of the clients that were asked."""
-    accepted: int
-    """Number of accepted replies."""
+    accepted: int | None
+    """Number of accepted replies; None in a private run, which does not say how many took part."""
     applied: bool
     """Whether the model changed, that is, enough replies were accepted."""
     steps: float
@@ -99,6 +103,16 @@ class RoundRecord:
     """Clients without a usable evaluation, and what was left out of others, by reason."""
     evaluation_bytes: int = 0
     """Bytes of vectors sent for the evaluation; ``bytes_down`` does not count them."""
+    epsilon: float | None = None
+    """In a private run: what is spent of the budget after this round; None in any other."""
+    delta: float | None = None
+    """In a private run: the chance that epsilon does not hold."""
+    noise: float | None = None
+    """In a private run: the noise, in units of the clips."""
+    clips: Mapping[str, float] = field(default_factory=dict)
+    """In a private run: the greatest length of the news of each vector in this round."""
+    seeded: bool = False
+    """Whether cohorts and noise of a private run follow from its seed: it protects nobody."""
 
 
 def plain_record(record: RoundRecord) -> dict[str, object]:

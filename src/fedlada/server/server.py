@@ -28,6 +28,7 @@ from ..protocol.messages import as_numbers
 from .collect.collect import Collector
 from .loop import federate
 from .plan import Plan
+from .private.account import Account
 from .record import RoundRecord
 from .saving.checkpoint import Checkpoints
 from .saving.fingerprint import Plain, describe
@@ -90,6 +91,10 @@ class Server:
             "state and checkpoints are both given; give one of them: a checkpoint holds a state",
         )
         self.state = state or self._resume() or self._new()
+        if plan.privacy is not None and checkpoints is not None:
+            seed = plan.seed if plan.privacy.seeded else None
+            self.state.account = Account(seed=seed, directory=checkpoints.directory)
+            self.state.account.check(self.state.updates)
         self._saved = len(self.records)
         self.state.vectors |= self.state.vectors.on(home(device_of(model)))
         self.state.variances = variances(self._names["buffers"])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..algorithms import Algorithm, Vector, Vectors
 from ..protocol.messages import Task
 from .guard.limits import History
+from .private.account import Account
 
 __all__ = ["Flight", "ServerState", "Version"]
 
@@ -70,6 +71,12 @@ class ServerState:
     it hands over its answer."""
     versions: dict[int, Version] = field(default_factory=dict)
     """What is kept of the task of each round that a client under way has."""
+    clips: dict[str, float] = field(default_factory=dict)
+    """In a private run: the greatest length of the news of each ``up`` vector in the next round."""
+    enrolled: int = 0
+    """In a private run: the number of clients at its start."""
+    account: Account | None = None
+    """In a private run: what was released so far, and the secret; it has its own files."""
 
     @classmethod
     def new(cls, algorithm: Algorithm, x: Vector, buffers: Vector | None = None) -> ServerState:

@@ -34,7 +34,7 @@ class Dyn(Correction):
     stacks = True
     client_state = ("h_i",)
     server_state = ("h",)
-    sums = (Sum("delta", into="h"),)
+    sums = (Sum("delta", into="h", kept="h_i", times="a"),)
     late = (
         "every update moves x by all of h/a, and there are more updates per reply; one run did not"
         " diverge, and no more is known"

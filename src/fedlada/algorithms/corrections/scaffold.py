@@ -34,7 +34,7 @@ class Scaffold(Correction):
     down = ("c",)
     up = ("c_change",)
     client_state = ("c_i",)
-    sums = (Sum("c_change", into="c"),)
+    sums = (Sum("c_change", into="c", kept="c_i"),)
 
     scale: float = 1.0
     """Factor on the correction of each gradient; 0 corrects nothing."""

@@ -136,7 +136,7 @@ class CorrectedMuon(KeptMuon):
     stacks = True
     down = ("m_mean",)
     up = ("m_change",)
-    sums = (Sum("m_change", into="m_mean"),)
+    sums = (Sum("m_change", into="m_mean", kept="m"),)
 
     def begin(self, client: Vectors) -> None:
         client.m_shift = client.m_mean - client.m

@@ -43,6 +43,11 @@ class Averaging:
         """Why replies that come late may do harm (``staleness``); empty if nothing is known."""
         return ""
 
+    @property
+    def leaks(self) -> str:
+        """Why a private run cannot have this rule; empty if it uses nothing but the mean."""
+        return ""
+
     def start(self, server: Vectors) -> None:
         """Make the ``server_state`` vectors before the first round."""
         for name in self.server_state:

@@ -43,6 +43,10 @@ class ExP(Averaging):
             " disagree more; one run did not diverge, and no more is known"
         )
 
+    @property
+    def leaks(self) -> str:
+        return "its step follows from the lengths of single deltas, which no noise hides"
+
     def apply(self, server: Vectors, d: Vector, r: Round) -> None:
         length = d.norm()
         factor = max(1.0, r.delta_square / (2 * (length * length + self.server_eps)))

@@ -201,6 +201,8 @@ class Federation(_Plain):  # type: ignore[misc]
     """Patterns of the names of parameters and buffers that stay on each client, "head.*" say."""
     codec: str = "exact"
     """The encoding of the vectors in messages, such as "x=exact | delta=exact"."""
+    privacy: str | dict[str, Any] = ""
+    """Privacy of whole clients by noise on the server, such as { noise = 1.0, delta = 1e-5 }."""
     attack: Annotated[str, one_of("federation.attack", ATTACK_NAMES)] = HONEST
     """The attack of lying clients; with "absent" they send nothing."""
     attackers: Share | Count = 0.1

@@ -218,7 +218,8 @@ def numbers(flat: Mapping[str, object]) -> Flat:
     for key, value in flat.items():
         table, _, name = key.partition(".")
         if key == "cohort" and isinstance(value, list | tuple):
-            columns["asked"] = len(value)
+            private = flat.get("accepted") is None  # it does not say how many took part
+            columns["asked"] = None if private else len(value)
         elif table in COUNTED:
             columns[table] = int(str(columns[table])) + int(str(value))
         elif table not in (BY_CLIENT, "incidents") and not isinstance(value, list):

@@ -79,7 +79,8 @@ def order_record(
     }
     header: dict[str, ConfigRecordValues] = {
         "clients": list(order.clients),
-        "cohort": list(order.cohort),
+        # In a private run nobody learns who else takes part.
+        "cohort": list(order.cohort if order.task.clips is None else order.clients),
         "last_accepted": [last.get(client, NEVER) for client in order.clients],
         "order": json.dumps(table),
     }

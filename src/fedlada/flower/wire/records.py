@@ -9,6 +9,8 @@ keys that are written here; anything else is a :class:`MalformedReply`.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -33,6 +35,7 @@ from ...protocol.messages import (
     LONGEST_NAME,
     MOST_METRICS,
     Assessment,
+    Clips,
     Reply,
     Task,
     reply_parcel,
@@ -63,7 +66,7 @@ MOST_CLIENTS = 10_000_000
 
 TASK = {
     *("client", "round", "seed", "lr", "nonce", "run", "last_accepted", "resumable_from"),
-    *("algorithm", "buffers", "personal", "codec", "manifest"),
+    *("algorithm", "buffers", "personal", "codec", "manifest", "clips"),
 }
 REPLY = {"client", "round", "examples", "steps", "lr_sum", "nonce", "seconds"}
 EVALUATION = {"client", "round", "examples", "nonce"}
@@ -126,6 +129,7 @@ def task_header(assignment: Assignment, manifest: Manifest) -> dict[str, ConfigR
         "personal": list(assignment.personal),
         "codec": str(task.codecs),
         "manifest": manifest.text(),
+        "clips": "" if task.clips is None else json.dumps(dataclasses.asdict(task.clips)),
     }
 
 
@@ -169,10 +173,23 @@ def read_assignment(
         run=header.text("run"),
         last_accepted=last_accepted,
         resumable_from=header.integer("resumable_from"),
+        clips=_clips(header.text("clips", most=2**14)),
     )
     algorithm = header.text("algorithm", most=2**20)
     assignment = Assignment(task=task, algorithm=algorithm, buffers=buffers, personal=personal)
     return assignment, manifest
+
+
+def _clips(text: str) -> Clips | None:
+    """Return the clips of a private run, which the server has written as JSON."""
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+        lengths = {str(name): float(value) for name, value in values["lengths"].items()}
+        return Clips(steps=int(values["steps"]), lengths=lengths)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as wrong:
+        raise MalformedReply("wrong clips") from wrong
 
 
 def reply_record(reply: Reply, task: Task | None = None) -> RecordDict:

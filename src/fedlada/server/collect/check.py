@@ -25,6 +25,7 @@ from ..aggregate.mean import Mean
 from ..guard import Accounts, Limit, Measured, judged
 from ..guard.limits import DELTA
 from ..plan import Plan
+from ..private.admission import Private
 from .tally import LONGEST, NORM, Tally
 
 __all__ = ["check_share"]
@@ -62,7 +63,8 @@ def check_share(
     """
     _check_counts(tally, share)
     _check_notes(tally, most=len(share) * (CODED * nbytes + HEADER))
-    if plan.guard is not None and not all(map(_finite, (t for ts in tensors.values() for t in ts))):
+    guarded = plan.guard is not None or isinstance(tally.admission, Private)
+    if guarded and not all(map(_finite, (t for ts in tensors.values() for t in ts))):
         raise MalformedReply("vectors not finite")
     if not calibrated:
         _check_limits(tally, share)
@@ -134,6 +136,13 @@ def _check_held(tally: Tally) -> None:
 def _check_scalars(tally: Tally, plan: Plan) -> None:
     """Check that the means of weights and counts are within the limits of single replies."""
     means, count = tally.total.scalars(), len(tally.accepted)
+    if isinstance(tally.admission, Private):
+        whole = isinstance(tally.total, Mean) and tally.total.weight == count
+        if not whole or tally.observed.weight != count:
+            raise MalformedReply("wrong weights of a tally")
+        if means.keys() != tally.admission.bits or not all(0 <= b <= 1 for b in means.values()):
+            raise MalformedReply("impossible counts in a tally")
+        return
     limits = tally.admission.limits or {}
     if means.keys() != {"steps", "lr_sum", NORM}:
         raise MalformedReply("impossible counts in a tally")

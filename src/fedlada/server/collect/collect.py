@@ -19,6 +19,7 @@ from ...protocol.messages import Failure, Reply, Task
 from ...protocol.residual import base
 from ..guard import CENTRE, Accounts, Admission, Limit, NoGuard, judged
 from ..plan import Plan
+from ..private.admission import Private
 from ..record import Clock
 from ..state import ServerState
 from .by_version import ByVersion
@@ -74,6 +75,8 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
             centre=state.vectors.get(CENTRE),
         )
 
+    if task.clips is not None:
+        return Tally(plan.aggregator(), cohort, Private(plan.algorithm, task, cohort))
     if not plan.staleness:
         added = base(plan.algorithm, plan.codec, state.vectors)
         return Tally(plan.aggregator(), cohort, admission(task, cohort, added))

@@ -149,7 +149,7 @@ def _beside(plan: Plan, task: Task, server: Vectors) -> Vectors:
     the server adds again from its own vectors.
     """
     names = [CENTRE, *(total.into for total in plan.algorithm.sums)]
-    if not task.codecs.of("up", "delta").exact:
+    if task.clips is None and not task.codecs.of("up", "delta").exact:
         names += [name for name in plan.algorithm.down if name != "x"]
     coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)
     return server.only(name for name in coded if name in server)

@@ -18,6 +18,7 @@ from ...errors import require
 from ...protocol.messages import Failure, Rejection, Reply, well_named
 from ..aggregate.mean import Mean
 from ..guard import Admission, Measured, NoGuard, judged
+from ..private.admission import Private
 from .by_version import ByVersion
 
 __all__ = ["NORM", "Aggregator", "Tally"]
@@ -67,7 +68,7 @@ class Tally:
         self,
         total: Aggregator,
         cohort: Sequence[int],
-        admission: Admission | NoGuard | ByVersion,
+        admission: Admission | NoGuard | Private | ByVersion,
         *,
         summed: Collection[str] = (),
     ) -> None:
@@ -239,7 +240,7 @@ class Tally:
             if isinstance(outcome, Rejection):
                 self._count(outcome)
                 continue
-            self._fold(outcome.reply, outcome.weight)
+            self._fold(outcome.reply, outcome.weight, outcome.scalars)
             if outcome.account is not None:
                 self.contributed[outcome.reply.client] = outcome.account
             self.limited.update(outcome.limited)
@@ -257,9 +258,10 @@ class Tally:
         if reasons and client in self._members:
             self.incidents.setdefault(client, []).extend(reasons)
 
-    def _fold(self, reply: Reply, weight: float) -> None:
-        scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
-        scalars[NORM] = _square(reply.vectors.delta.norm())
+    def _fold(self, reply: Reply, weight: float, scalars: Mapping[str, float] | None) -> None:
+        if scalars is None:
+            scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
+            scalars[NORM] = _square(reply.vectors.delta.norm())
         vectors = reply.vectors
         if self._summed:
             self._whole.fold(vectors.only(self._summed))

@@ -18,6 +18,7 @@ from ...errors import FedladaError
 from ...protocol.messages import Failure, Task
 from ..guard import Admission, Limit, NoGuard
 from ..plan import Plan
+from ..private.admission import Private
 from ..state import ServerState
 from .by_version import ByVersion
 from .collect import new_tally
@@ -78,7 +79,7 @@ def in_waves(
             break
         before = copy.copy(tally.admission)
 
-        def empty(before: Admission | NoGuard | ByVersion = before) -> Tally:
+        def empty(before: Admission | NoGuard | Private | ByVersion = before) -> Tally:
             return Tally(plan.aggregator(), cohort, copy.copy(before))
 
         wave = Wave(clients=clients, limits=before.limits, last=not left, empty=empty)

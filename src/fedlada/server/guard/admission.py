@@ -46,6 +46,8 @@ class Admitted:
     """What was corrected in it, such as the quantities reduced to their limits."""
     account: float | None = None
     """The client's account after this reply, if the server sums up one of its vectors."""
+    scalars: Mapping[str, float] | None = None
+    """What is averaged beside the vectors; None for the counts and the square of delta's norm."""
 
 
 class Measured(NamedTuple):

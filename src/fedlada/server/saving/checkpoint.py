@@ -236,6 +236,7 @@ class Checkpoints:
                 "run": state.run,
                 "ledger": self._ledger.reference(),
                 **({} if state.time is None else {"time": state.time}),
+                **({"enrolled": state.enrolled, "clips": state.clips} if state.clips else {}),
                 **under_way,
                 "metric_names": state.metric_names,
                 "history": state.history,
@@ -362,6 +363,8 @@ class Checkpoints:
             resumable_from=oldest,
             flights={client: Flight(*rest) for client, *rest in manifest.get("flights", [])},
             versions=versions,
+            clips=dict(manifest.get("clips", {})),
+            enrolled=manifest.get("enrolled", 0),
         )
         checkpoint = Checkpoint(
             state=state,

@@ -43,6 +43,8 @@ class Metrics:
 
         self._round = gauge("round", "The last round that ended")
         self._planned = gauge("planned_rounds", "The rounds that the run has in all")
+        self._epsilon: prometheus.Gauge | None = None
+        self._gauge = gauge
         self._seconds = prometheus.Histogram(
             "fedlada_round_seconds",
             "How long a round took, without evaluation and checkpoint",
@@ -87,7 +89,11 @@ class Metrics:
         self._round.set(record.round)
         self._seconds.observe(record.seconds)
         self._rounds.labels(str(record.applied).lower()).inc()
-        self._replies.labels("accepted", "").inc(record.accepted)
+        self._replies.labels("accepted", "").inc(record.accepted or 0)
+        if record.epsilon is not None and not record.seeded:
+            if self._epsilon is None:  # in any other run it would say that nothing was told
+                self._epsilon = self._gauge("epsilon", "What is spent of the budget of privacy")
+            self._epsilon.set(record.epsilon)
         for outcome, counts in (("failed", record.failures), ("rejected", record.rejected)):
             self._add(self._replies, outcome, counts)
         for site in self._absent.difference(record.missing):

@@ -52,6 +52,9 @@ def shown(
 def progress(record: RoundRecord, rounds: int, left: float) -> str:
     """Return a line: ``round 3/20: 9 of 9 replies, clients' loss 1.2, 8.1 s; about 2 min left``."""
     parts = [f"{record.accepted} of {len(record.cohort)} replies"]
+    if record.epsilon is not None:  # nobody may know how many took part
+        kind = "seeded, so not private" if record.seeded else f"delta {record.delta:g}"
+        parts = [f"epsilon {record.epsilon:.3g} ({kind})"]
     parts += [f"{count} {reason}" for reason, count in record.failures.items()]
     parts += [f"{count} rejected ({reason})" for reason, count in record.rejected.items()]
     parts += [f"{count} limited ({what})" for what, count in record.limited.items()]

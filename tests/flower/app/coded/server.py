@@ -4,7 +4,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coded.task import model
+from coded.task import model, settings
 from fedlada import Plan
 from fedlada.flower import ServerConfig, run_server
 
@@ -18,14 +18,13 @@ def main(grid: Grid, context: Context) -> None:
         name, codec, personal = [*run.split(":"), ""][:3]
         plan = Plan(
             algorithm=name,
-            codec=codec,
             personal=personal,
             rounds=given["rounds"],
-            cohort=given["cohort"],
             seed=given["seed"],
+            **settings(codec, given["cohort"]),
         )
-        state = run_server(
-            grid, ServerConfig(plan=plan, nodes=given["nodes"], wait=180.0), model
-        ).state
+        nodes = given["nodes"]
+        config = ServerConfig(plan=plan, nodes=nodes, wait=180.0, num_partitions=nodes)
+        state = run_server(grid, config, model).state
         saved = {key: vector.tensors for key, vector in state.vectors.items()}
         torch.save(saved, f"{given['save']}/{name}-{codec}{personal}.pt")

@@ -1,0 +1,1 @@
+"""Privacy of whole clients: the admission, the release of noised means, and their account."""
