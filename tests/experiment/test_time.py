@@ -8,7 +8,7 @@ import pytest
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.reading import experiment, parse, read
-from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.compare import compared, on_terminal
 from fedlada.experiment.report.report import HTML, report
 from fedlada.experiment.run import execute
 from fedlada.experiment.run.directory import RunDirectory
@@ -52,14 +52,14 @@ def text(block) -> str:
 
 def test_compare_and_report_show_simulated_time_if_all_runs_have_it(runs, tmp_path):
     timed, mixed = [runs / "wait", runs / "early"], [runs / "wait", runs / "plain"]
-    printed = text(comparison(timed, targets=[0.05]))
+    printed = text(on_terminal(compared(timed, targets=[0.05])))
     assert "simulated seconds" in printed
     assert re.search(r"Simulated\s+seconds", printed)  # to each target
     times = {path.name: RunDirectory(path).last_record()["time"] for path in timed}
     (early,) = re.findall(r"^ *early .*", printed, re.MULTILINE)[:1]
     assert f"{times['early']:.1f}" in early
     assert early.split()[-1] == "18"  # tasks
-    assert "imulated" not in text(comparison(mixed))
+    assert "imulated" not in text(on_terminal(compared(mixed)))
     page = Page((report(timed, out=tmp_path / "page", targets=[0.05]) / HTML).read_text())
     assert any("simulated" in caption.lower() for caption in page.tables)
 
@@ -110,6 +110,32 @@ def test_cost_predicts_the_seconds_of_a_run(runs, tmp_path, capsys):
         main(["cost", str(runs / "wait" / "config.toml")])
     (all_rounds,) = re.findall(r"^all 3 rounds +([\d,]+) s$", capsys.readouterr().out, re.MULTILINE)
     assert int(all_rounds.replace(",", "")) == round(kept[-1]["time"])
+
+
+LATE = ("federation.cohort=6", "federation.close_after=2", "federation.staleness=4")
+
+
+@pytest.mark.filterwarnings("ignore:the guard stepped in")
+@pytest.mark.parametrize("name", ["fedlada", "scaffold"])
+def test_a_run_with_late_replies_is_replayed_from_its_records(tmp_path, capsys, name):
+    more = (*LATE, "devices.speeds=1.0", f"algorithm={name}", "federation.rounds=5")
+    done = run(tmp_path / "late", *more)
+    assert max(record.oldest for record in done) > 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["replay", str(tmp_path / "late")])
+    assert "again gives the same bits" in " ".join(capsys.readouterr().out.split())
+    records = RunDirectory(tmp_path / "late").records_file
+    *before, last = records.read_text().splitlines()
+    changed = json.loads(last)
+    changed["members"].pop()
+    records.write_text("\n".join([*before, json.dumps(changed)]) + "\n")
+    with pytest.raises(SystemExit, match=r"gives other bits in .*x"):
+        main(["replay", str(tmp_path / "late")])
+
+
+def test_a_run_in_which_nothing_is_late_needs_no_replay(runs):
+    with pytest.raises(SystemExit, match="staleness is 0, so the run is repeated"):
+        main(["replay", str(runs / "plain")])
 
 
 def test_the_study_of_stragglers_is_short():

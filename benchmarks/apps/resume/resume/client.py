@@ -10,8 +10,9 @@ from resume.task import client_data, model, train
 
 
 def data(context: Context) -> ClientData:
-    time.sleep(float(context.run_config["pause"]))
-    return client_data(int(context.node_config["partition-id"]))
+    client, given = int(context.node_config["partition-id"]), context.run_config
+    time.sleep(float(given["pause"]) + client * float(given["slower"]))
+    return client_data(client)
 
 
 app = client_app(model, data, train)
