@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedlada.errors import ExperimentError, FedladaError
 from fedlada.experiment.config.reading import experiment
-from fedlada.experiment.report.compare import comparison
+from fedlada.experiment.report.compare import compared, on_terminal
 from fedlada.experiment.report.figures import Series, y_limits
 from fedlada.experiment.report.report import MARKDOWN, report
 from fedlada.experiment.report.runs import Runs
@@ -84,7 +84,7 @@ def test_a_report_says_lower_where_the_mirror_says_higher(rising, falling):
 
 def test_a_comparison_has_the_unit_of_the_score(falling):
     console = Console(file=StringIO(), width=200)
-    console.print(comparison([falling]))
+    console.print(on_terminal(compared([falling])))
     text = console.file.getvalue()
     assert "Bits per byte on the test split" in text
     assert "3.5 bits" in text
@@ -126,7 +126,7 @@ def test_a_target_must_be_a_score_that_can_be_reached(rising):
     with pytest.raises(FedladaError, match="target is -1; it must be a score above 0"):
         BITS.check_target(-1, "target")
     with pytest.raises(FedladaError, match="--target is 60"):
-        comparison([rising], targets=[60])
+        compared([rising], targets=[60])
     with pytest.raises(ExperimentError, match=r"evaluate\.targets is 3\.5"):
         experiment({"evaluate.targets": [3.5]}, source="test")
 

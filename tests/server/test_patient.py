@@ -136,15 +136,18 @@ def test_a_client_may_not_take_its_share_out_of_the_divisor():
 
 
 def test_nor_a_part_of_its_share_round_after_round():
+    """Half of the steps is a count that the guard believes; g_a must not grow with each such lie."""
     data = digits("train", clients=10)
 
     def lie(task, reply, honest):
         return replace(reply, steps=max(1, reply.steps // 2), lr_sum=reply.lr_sum / 2)
 
-    left_out, lied_to = (
-        run("fedlada", data, told, liars=2, lr=0.01, rounds=40) for told in (None, lie)
+    left_out, early, late = (
+        run("fedlada", data, told, liars=2, lr=0.01, rounds=rounds)
+        for told, rounds in ((None, 40), (lie, 20), (lie, 40))
     )
-    assert lied_to.state.vectors.g_a.norm() < 10 * left_out.state.vectors.g_a.norm()
+    assert late.state.vectors.g_a.norm() < early.state.vectors.g_a.norm()
+    assert accuracy(late) > accuracy(left_out) - 0.05
 
 
 @pytest.mark.parametrize("clients", [10, 40])
