@@ -172,6 +172,20 @@ def test_a_run_that_is_stopped_goes_on_and_is_replayed_across_the_restart(tmp_pa
     assert same_bits(replayed(asked.plan, run.history).vectors, run.state.vectors)
 
 
+def test_the_server_keeps_no_x_of_earlier_rounds_and_at_most_staleness_versions():
+    most = []
+    asked = config("fedlada", rounds=15)
+    grid = Slow()
+    grid.gone = {5}
+    torch.manual_seed(0)
+    found, state = engine(grid, "fedlada", deadline=60.0)
+    for _ in federate(asked.plan, Late(found, state), state):
+        assert all(set(kept.vectors) == {"g_a", "v"} for kept in state.versions.values())
+        most.append(len(state.versions))
+    grid.stop()
+    assert 1 < max(most) <= asked.plan.staleness
+
+
 def test_a_restart_ends_all_tasks():
     state = run_on(Slow(), config(), model).state
     assert state.flights

@@ -12,10 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from flwr.app import MessageType
 
+from ..algorithms import Vectors
 from ..engines.around import Around
 from ..protocol.messages import Failure, Reply, Task
 from ..server.state import Flight, ServerState
@@ -79,6 +81,9 @@ class Late(Around):
         """Push the task, and yield the clients that it cannot be sent to."""
         end = self._grid.end() or math.inf
         messages, missing = self._grid.messages(task, cohort, MessageType.TRAIN)
+        kept = self._state.versions[task.round]
+        rest = Vectors((name, v) for name, v in kept.vectors.items() if name != "x")
+        self._state.versions[task.round] = replace(kept, vectors=rest)
         yield from missing
         clients = list(messages)
         ids = list(self._grid.grid.push_messages(list(messages.values())))
