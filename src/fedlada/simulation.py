@@ -275,11 +275,6 @@ def simulate(
         algorithm = named_algorithm(algorithm, lr=lr)
     plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
     shared = _shared(workers, engine)
-    require(
-        not plan.staleness or shared is None,
-        f"staleness is {plan.staleness} and several processes share the clients of a round, which"
-        " cannot train late ones yet: run it in one process, or leave staleness out",
-    )
     together = _together(at_once, plan, len(data), workers or 1, engine)
     training = train if train is not None else cast(Train[D], LocalTraining())
     saving = Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints

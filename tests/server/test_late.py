@@ -349,3 +349,29 @@ def test_a_liar_gains_nothing_by_being_late(lie):
 
     fresh = damage(0.1)
     assert all(damage(seconds) <= 1.2 * fresh for seconds in (1.5, 4.0, 10.0))
+
+
+# Several processes.
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "settings"),
+    [
+        ("fedlada", HARD, {"codec": "small"}),
+        ("scaffold", DEVICES, {"guard": "calibration = 2"}),
+        ("feddyn", HARD, {"guard": "off"}),
+    ],
+    ids=str,
+)
+def test_workers_train_late_clients_with_the_bits_and_seconds_of_one_process(
+    tmp_path, name, devices, settings
+):
+    one = late(name, devices, **settings)
+    many = late(name, devices, workers=3, **settings)
+    assert seen(one.records) == seen(many.records)
+    assert same_bits(one.state.vectors, many.state.vectors)
+    # A run may go on with another number of workers.
+    late(name, devices, workers=2, rounds=5, checkpoints=tmp_path, **settings)
+    rest = late(name, devices, checkpoints=tmp_path, **settings)
+    assert seen(rest.records) == seen(one.records)
+    assert same_bits(one.state.vectors, rest.state.vectors)
