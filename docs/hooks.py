@@ -52,7 +52,11 @@ FENCES = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """List the pages of the algorithms where the navigation says ``algorithms/``."""
+    """Say the version, and list the algorithms where the navigation says ``algorithms/``."""
+    source = (ROOT / "src/fedlada/__init__.py").read_text()
+    version = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
+    assert version is not None
+    config.copyright = f"fedlada {version[1]}, {config.copyright}"
     for section in config.nav:
         for title, target in section.items():
             if target == "algorithms/":
@@ -137,23 +141,59 @@ def _image(match: re.Match[str], *, source: Path, page: Page) -> str:
 class Docstrings(griffe.Extension):
     """Docstrings are written for readers of the source; this makes Markdown of them.
 
-    It also says that fields with ``kw_only=False`` are positional, which griffe overlooks.
+    It also says that fields with ``kw_only=False`` are positional, which griffe overlooks, and
+    lists the settings of a plan where a function takes them as ``**settings``.
     """
 
     def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
         """Rewrite a whole package once it is loaded."""
-        _rewrite(pkg)
+        _rewrite(pkg, pkg["server.plan"])
 
 
-def _rewrite(found: griffe.Object | griffe.Alias) -> None:
+def _rewrite(found: griffe.Object | griffe.Alias, plan: griffe.Module) -> None:
     if found.is_alias:
         return
+    if isinstance(found, griffe.Function):
+        _spell_out(found, plan)
     if found.docstring is not None:
         found.docstring.value = markdown_of(found.docstring.value)
     if isinstance(found, griffe.Function) and found.name == "__init__":
         found.parameters = _positional_first(found)
     for member in found.members.values():
-        _rewrite(member)
+        _rewrite(member, plan)
+
+
+def _spell_out(function: griffe.Function, plan: griffe.Module) -> None:
+    """List the settings for which ``Unpack`` stands, with what the plan says about each."""
+    for packed in list(function.parameters):
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(packed.annotation))
+        if unpacked is None:
+            continue
+        words, lines = plan[unpacked[1]], ["", "", "Args:"]
+        parameters = [p for p in function.parameters if p is not packed]
+        for name, word in {**plan["OtherSettings"].attributes, **words.attributes}.items():
+            field = plan["Plan"].members[name]
+            parameters.append(
+                griffe.Parameter(
+                    name,
+                    annotation=word.annotation,
+                    kind=griffe.ParameterKind.keyword_only,
+                    default=_default(str(field.value)),
+                )
+            )
+            lines.append(f"    {name}: {' '.join(field.docstring.value.split())}")
+        function.parameters = griffe.Parameters(*parameters)
+        if function.docstring is not None:
+            function.docstring.value += "\n".join(lines)
+
+
+def _default(value: str) -> str:
+    """Return the default of a dataclass's field from what stands behind its equals sign."""
+    call = ast.parse(value, mode="eval").body
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != "field":
+        return value
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    return given.get("default") or f"{given['default_factory']}()"
 
 
 def _positional_first(init: griffe.Function) -> griffe.Parameters:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from filelock import FileLock
@@ -137,6 +138,7 @@ class Stream(IterableDataset):
 SPLIT = r"(fedlada\.data\.split\(inputs, labels, clients=10\))"
 WORDS = np.array(["cat", "dog"] * 6)
 TABLE = {"age": [1.0, 2.0], "ill": [0, 1], "town": ["a", "b"]}
+FRAME = pl.DataFrame(TABLE)
 
 PYTHON: dict[str, tuple[Callable[[], object], str]] = {
     "no clients": (lambda: run(data=[]), "0 clients"),
@@ -324,7 +326,17 @@ FULL = DATA * 4
 
 ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
     "one set of all clients": (lambda: run(data=(X, Y)), SPLIT, "run(data={})"),
-    "a dataset of all clients": (lambda: run(data=TensorDataset(X, Y)), SPLIT, "run(data={})"),
+    "a data frame of all clients": (
+        lambda: run(data=FRAME),
+        r"(fedlada\.data\.by_owner\(fedlada\.data\.from_table\(table, inputs=)\.\.\."
+        r"(, label=)\.\.\.(, owner=)\.\.\.",
+        "run(nn.Linear(1, 2), data=(lambda table: {}['age']{}'ill'{}'town')))(FRAME))",
+    ),
+    "a dataset of all clients": (
+        lambda: run(data=TensorDataset(X, Y)),
+        r"(fedlada\.data\.split\(dataset, clients=10\))",
+        "(lambda dataset: run(data={}))(TensorDataset(X, Y))",
+    ),
     "a number for a client": (lambda: one(7), SPLIT, "run(data={})"),
     "no clients": (lambda: run(data=[]), SPLIT, "run(data={})"),
     "examples as tables": (
@@ -447,7 +459,7 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "a metric of three numbers": (
         lambda: run(train=steps({"loss": torch.ones(3)})),
-        r"such as (float\(loss\))",
+        r"such as (loss\.item\(\))",
         "(lambda loss: run(train=steps({{'loss': {}}})))(torch.ones(()))",
     ),
     "statistics that are averaged": (
@@ -504,6 +516,11 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
         lambda: run(aggregator="coordinate-median", weighting="examples"),
         r"choose (weighting='uniform') or (aggregator='mean')",
         "run(aggregator='coordinate-median', {}), run(weighting='examples', {})",
+    ),
+    "clients that take unlike numbers of steps": (
+        lambda: uneven(),
+        r"give (guard='off')",
+        "[record.limited for record in uneven({})] == [{{}}] or int('limited')",
     ),
     "a codec of three ways": (
         lambda: run(codec="x=bf16 | delta=bf16 | x=bf16"),
@@ -567,6 +584,16 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
     },
 }
 """A mistake; code that its message names; and what a user makes of that code, which must work."""
+
+
+def uneven(**settings) -> list:
+    """The records of a run in which one of twelve clients takes fewer steps than the others."""
+
+    def train(model, data, optimizer, *, client):
+        LocalTraining(steps=20 if client else 2)(model, data, optimizer)
+
+    settings |= {"rounds": 1, "cohort": "all", "train": train, "quiet": True}
+    return simulate(net(), FULL, algorithm="fedavg", **settings).run()
 
 
 def plotted(against: str = "round", **settings) -> None:

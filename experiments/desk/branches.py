@@ -84,7 +84,7 @@ def grow(configs: list[Experiment], out: Path, *, at: int, rounds: int, last: in
             "rounds": rounds,
             "last": last,
             **summary(records[-last:]),
-            **provenance(threads=1),
+            **provenance(threads=1, device="cpu"),
         }
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

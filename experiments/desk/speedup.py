@@ -230,7 +230,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "settings": {name: asdict(SETTINGS[name]) for name in options.settings},
         "variance at the start": {name: noise(SETTINGS[name]) for name in options.settings},
         "seconds": round(sum(float(row["seconds"]) for row in rows), 1),
-        **provenance(threads=torch.get_num_threads()),
+        **provenance(threads=torch.get_num_threads(), device="cpu"),
     }
     write(options.out / "speedup.json", (json.dumps(found, indent=2) + "\n").encode())
     write(options.out / "speedup.svg", draw(by_setting, slopes).encode())

@@ -269,6 +269,7 @@ def simulate(
     """
     data = sites(data)
     _check(settings, algorithm, callbacks, train=train, evaluate=evaluate)
+    _check_prepared(train, evaluate)
     if isinstance(cohort, int) and cohort == 10:
         cohort = min(cohort, len(data))
     if lr is not None:
@@ -312,7 +313,7 @@ def simulate(
         *(plan, engine, server, evaluate, pool),
         data=data,
         timetable=timetable,
-        survey=_survey(evaluate_clients, plan, engine),
+        survey=_survey(evaluate_clients, plan, engine, training),
         quiet=quiet,
     )
     if lasting and scratch is not None:
@@ -336,6 +337,7 @@ def _survey(
     clients: ClientEvaluation[D] | ClientDatasets[D] | Mapping[str, D] | None,
     plan: Plan,
     engine: Engine,
+    train: Train[D],
 ) -> Survey | None:
     """Return the server's hook that has the clients evaluate the model, if they are to do so."""
     if clients is None:
@@ -348,7 +350,7 @@ def _survey(
     evaluation = (
         clients if isinstance(clients, ClientEvaluation) else ClientEvaluation(data=clients)
     )
-    return evaluation.survey(plan, cast(InProcess[D], engine))
+    return evaluation.survey(plan, cast(InProcess[D], engine), train)
 
 
 def _timetable(
@@ -518,6 +520,18 @@ def _check(
             f"{name} is {function!r:.100}; it must be a function, or left out",
         )
     _check_names(settings, algorithm)
+
+
+def _check_prepared(train: object, evaluate: object) -> None:
+    """Warn if inputs are scaled in training and not in the evaluation."""
+    plain = getattr(getattr(train, "prepare", None), "plain", None)
+    if plain is not None and isinstance(evaluate, Evaluation) and evaluate.prepare is None:
+        warnings.warn(
+            "the training scales its inputs and the evaluation does not, so the model is measured"
+            " on other numbers than it was trained on; give Evaluation a prepare, too: that of the"
+            " training, or its plain part",
+            stacklevel=3,
+        )
 
 
 def _check_names(given: Mapping[str, object], algorithm: object) -> None:

@@ -1,7 +1,11 @@
 """The pages for users who look something up: messages, variables and numbers are the library's."""
 
 import ast
+import importlib
+import inspect
 import re
+import textwrap
+from collections.abc import Iterator
 
 from command_pages import commands
 from tuning_records import tunings
@@ -76,3 +80,33 @@ def test_the_tuning_page_has_the_ratios_of_the_records():
     assert f"cost FedAvg {lost:.0f} points; the best and the worst of seven" in page
     assert f"were {apart:.0f} points apart" in page
     assert len(best) == 7
+
+
+MODULES = ("algorithms", "data", "models", "flower", "engines", "training", "server", "privacy")
+
+
+def fields_of(kind: type) -> Iterator[tuple[str, str]]:
+    """The name of each field of a class, and all that is said about it where it is defined."""
+    for owner in kind.__mro__:
+        if not owner.__module__.startswith("fedlada"):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        whole = ast.get_docstring(tree) or ""
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if not isinstance(node, ast.AnnAssign) or "ClassVar" in ast.unparse(node.annotation):
+                continue
+            name = ast.unparse(node.target)
+            own = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            said = re.search(rf"^ *{name}: .*|``{name}``", whole, re.MULTILINE)
+            yield f"{owner.__name__}.{name}", after.value.value if own else said and said[0]
+
+
+def test_every_field_of_a_public_class_is_explained():
+    """The reference leaves out those that are not."""
+    found = {}
+    for module in ("fedlada", *(f"fedlada.{name}" for name in MODULES)):
+        public = importlib.import_module(module)
+        for kind in (getattr(public, name) for name in public.__all__):
+            found |= fields_of(kind) if inspect.isclass(kind) else {}
+    assert len(found) > 100
+    assert not [name for name, said in found.items() if not said and "._" not in name]

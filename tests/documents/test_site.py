@@ -5,10 +5,12 @@ import json
 import re
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
 from fedlada import ALGORITHMS
+from fedlada.server.plan import OtherSettings
 from places import ROOT
 
 pytestmark = pytest.mark.documents(seconds=60)
@@ -46,6 +48,15 @@ def test_every_name_of_the_smaller_modules_is_on_the_first_reference_page(site, 
 def test_docstrings_are_markdown_on_the_reference_pages(site, page):
     text = (site / f"reference/{page}.html").read_text()
     assert not re.findall(r":(?:class|func|meth|data|mod|math):|\.\. math|&gt;&gt;&gt;", text)
+
+
+def test_the_reference_lists_the_settings_of_a_plan_and_shows_no_implementation(site):
+    text = re.sub(r"<[^>]*>", "", (site / "reference/fedlada.html").read_text())
+    assert "Unpack" not in text
+    simulate = text[text.index("Train model over the clients") : text.index("class fedlada.Plan")]
+    for name in get_type_hints(OtherSettings):
+        assert re.search(rf"^{name}", simulate, re.MULTILINE), name
+    assert "server.state" not in text
 
 
 def test_nothing_is_loaded_from_another_host(site):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 from dataclasses import asdict
 
 import pytest
@@ -12,7 +13,9 @@ import fedlada
 from digits import perceptron
 from federations import Point, local_steps, quadratics
 from fedlada import ClientEvaluation, Evaluation, FedladaError, LocalTraining, simulate
-from fedlada.training import Metric, Objective, Scale
+from fedlada.data import Augment, standardise
+from fedlada.training import BINARY, LocalEvaluation, Metric, Objective, Scale
+from fedlada.training.evaluation import as_trained
 
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(120, 64, generator=generator)
@@ -204,6 +207,34 @@ def test_a_run_resumed_has_the_evaluation_of_a_whole_one(tmp_path):
         run.run()
     assert run.records[-1].evaluation_clients == whole[-1].evaluation_clients
     assert json.loads(json.dumps(asdict(run.records[-1])))["evaluation_worst"]
+
+
+def test_by_default_inputs_are_prepared_and_outputs_judged_as_in_training():
+    """Against the same evaluation, spelled out; and of images the plain part of augmenting."""
+    sites = {name: (1e3 * x[:, :2], x[:, 0] > 0) for name, (x, _) in SITES.items()}
+    prepare = standardise(sites)
+    train = LocalTraining(steps=3, batch_size=5, prepare=prepare, loss=BINARY)
+    explicit = ClientEvaluation(
+        data=sites, evaluate=LocalEvaluation(prepare=prepare, objective=BINARY)
+    )
+    one, other = (
+        federation(sites, lambda: nn.Linear(2, 1), train=train, evaluate_clients=how).run()[-1]
+        for how in (sites, explicit)
+    )
+    assert "auc" in one.evaluation
+    assert one.evaluation_clients == other.evaluation_clients
+    augment = Augment((0.5,), (0.5,), crop=2, flip=True)
+    assert as_trained(LocalTraining(prepare=augment)).prepare == augment.plain
+
+
+def test_an_evaluation_without_the_scaling_of_the_training_is_warned_of():
+    prepare = standardise(SITES)
+    train = LocalTraining(steps=1, prepare=prepare)
+    with pytest.warns(UserWarning, match="scales its inputs and the evaluation does not"):
+        federation(train=train, evaluate=Evaluation(data=HELD_OUT["Ulm"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        federation(train=train, evaluate=Evaluation(data=HELD_OUT["Ulm"], prepare=prepare))
 
 
 def test_the_wrong_clients_are_refused_before_the_first_round():

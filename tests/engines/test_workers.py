@@ -142,7 +142,7 @@ def test_a_run_continues_with_another_number_of_workers(name, codec, tmp_path):
         part = run(workers, algorithm=name, codec=codec, rounds=rounds, checkpoints=tmp_path)
         part.run()
     assert same_bits(whole.state.vectors, part.state.vectors)
-    assert [told(r) for r in whole.records[2:]] == [told(r) for r in part.records]
+    assert [told(r) for r in whole.records] == [told(r) for r in part.records]
 
 
 def killing(file: Path, *, client: Quadratic, how):
@@ -186,7 +186,7 @@ def test_a_worker_that_dies_ends_the_round_and_the_run_resumes(name, how, senten
     again.run()
     alone = run(1, **settings)
     alone.run()
-    assert again.records[0].round == 2
+    assert [told(r) for r in alone.records] == [told(r) for r in again.records]
     assert same_bits(alone.state.vectors, again.state.vectors)
 
 

@@ -25,7 +25,7 @@ from fedlada.redteam.defences import ABSENT, ATTACK_NAMES, DEFENCES, HONEST
 from fedlada.training.objective import PERCENT
 from places import ROOT
 
-FAMILIES = ("fedavg", "scaffold", "feddyn", "fedcm", "fedadam", "localadam", "fedlada")
+FAMILIES = ("fedavg", "scaffold", "feddyn", "fedcm", "fedadam", "localadam", "fedlada", "fedlion")
 LIMITED = "ignore:the guard stepped in"
 
 FILE = """
@@ -104,7 +104,8 @@ def test_every_attack_runs_wherever_it_applies(place, tmp_path, name):
             assert [record.round for record in simulation] == [1, 2]
     assert ("buffers" in unfit) is ("examples" in unfit) is (name != "buffers")
     assert ("high-v" in unfit) is not bool(config.optimizer().moments)
-    assert ("c-drift" in unfit) is not bool(config.optimizer().client_state)
+    assert ("c-drift" in unfit) is not bool(config.optimizer().sums)
+    assert ("m-flip" in unfit) is not bool(config.optimizer().directions)
 
 
 def test_an_attack_that_does_not_apply_is_a_sentence(place, tmp_path):
@@ -154,6 +155,17 @@ def test_a_stopped_attack_resumes_in_the_same_bits(place, tmp_path, attack):
     lines = (tmp_path / "parts" / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["metrics"] for line in lines] == [r["metrics"] for r in whole]
     assert 0 <= whole[-1]["metrics"]["stamped_accuracy"] <= 1
+
+
+@pytest.mark.filterwarnings(LIMITED)
+def test_attackers_may_be_trained_together_with_the_others(place, tmp_path):
+    """One stacked model computes the same replies, up to rounding."""
+    words = ["federation.attack=sign-flip"]
+    alone = run(place / "fedlada.toml", tmp_path / "alone", *words)
+    together = run(place / "fedlada.toml", tmp_path / "together", *words, "engine.at_once=6")
+    for one, other in zip(alone, together, strict=True):
+        assert other.client_metrics["loss"] == pytest.approx(one.client_metrics["loss"], rel=1e-3)
+        assert (one.limited, one.rejected) == (other.limited, other.rejected)
 
 
 @pytest.fixture(scope="module")

@@ -297,14 +297,16 @@ def test_the_best_settings_are_chosen_by_r2(own_data, tmp_path, capsys):
     assert "settings.lr = 0.02" in (tmp_path / "best.toml").read_text()
 
 
-def test_runs_that_are_judged_differently_are_not_compared(own_data, tmp_path):
+def test_runs_that_are_judged_differently_are_in_tables_of_their_own(own_data, tmp_path, capsys):
     digits = ("data.dataset=digits", "federation.rounds=1", "train.steps=1")
     for name, words in {"digits": digits, "lines": (*NATURAL, "federation.rounds=1")}.items():
         RunDirectory(tmp_path / name).prepare(configured(*words))
         list(execute.run(tmp_path / name))
-    for what in ("compare", "report"):
-        with pytest.raises(SystemExit, match=r"judged by R² and others by accuracy"):
-            main([what, str(tmp_path)])
+    capsys.readouterr()
+    command("compare", str(tmp_path), "--latex")
+    tables = capsys.readouterr().out.split("\\begin{table}")[1:]
+    judged = [{word for word in ("R$^2$", "Accuracy") if word in table} for table in tables]
+    assert sorted(judged, key=str) == [{"Accuracy"}, {"R$^2$"}]
 
 
 def test_a_task_may_be_named(own_data):

@@ -295,7 +295,7 @@ def test_commands_machine_and_configuration_are_there(swept, made):
     assert "fedlada sweep 'my file.toml'  # 8 runs" in text
     assert f"fedlada run {swept}/fedavg-seed0/config.toml --out again/fedavg-seed0" in text
     assert f"fedlada report {swept} --out {made}" in text
-    assert "| Z80 | 1 | 1 | CP/M | fedlada 0 | 8 |" in text
+    assert "| Z80 | 1 | 1 | cpu | CP/M | fedlada 0 | 8 |" in text
     assert (swept / "fedlada-seed0" / "config.toml").read_text().strip() in text
 
 

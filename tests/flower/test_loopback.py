@@ -295,6 +295,7 @@ def test_the_log_of_a_run_on_real_nodes_has_its_records_as_json(observed: Observ
     lines = [event for event in observed.events if event["event"] == "round"]
     for line, record in zip(lines, records, strict=True):
         told = json.loads(json.dumps(plain_record(record)))
+        told["simulated_time"] = told.pop("time")
         timed = {key for key in told if "seconds" in key}
         assert {key: line[key] for key in told.keys() - timed} == {
             key: told[key] for key in told.keys() - timed

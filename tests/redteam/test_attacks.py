@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedlada import ALGORITHMS, algorithm
-from fedlada.algorithms import Vector, Vectors
+from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.engines import Failure, Reply, Task
 from fedlada.errors import FedladaError
 from fedlada.redteam.attacks import ATTACKS, Target
 from fedlada.redteam.hostile import Hostile, colluders_of
 from fedlada.redteam.poison import TARGET, Stamp, backdoored, flipped
-from fedlada.redteam.sight import Sight
+from fedlada.redteam.sight import Sight, mean_of
 from fedlada.server.guard import Admission, Guard
 from fedlada.server.guard.contract import Contract
 
@@ -67,7 +67,8 @@ def test_every_false_reply_meets_the_contract(name):
         if attack.unfit(target(name)) is None:
             false = attack.lie(sight, own, attack.strength or 1.0)
             assert Contract(sight.algorithm, sight.task, [own.client]).breach(false) is None
-            assert all(math.isfinite(vector.norm()) for vector in false.vectors.values())
+            tensors = [t for vector in false.vectors.values() for t in vector]
+            assert all(bool(t.isfinite().all()) for t in tensors)
 
 
 @pytest.mark.parametrize("name", AT_THE_LIMIT)
@@ -169,6 +170,8 @@ def test_lies_about_numbers_leave_the_rest_alone():
     assert (tiny.steps, tiny.lr_sum, tiny.vectors) == (1, pytest.approx(5e-13), own.vectors)
     half = ATTACKS["lr-sum-half"].lie(sight, own, 1.0)
     assert (half.steps, half.lr_sum, half.vectors) == (2, 0.25, own.vectors)
+    claimed = ATTACKS["lr-sum-more"].lie(sight, own, 1.0)
+    assert (claimed.steps, claimed.lr_sum, claimed.vectors) == (25, 2.5, own.vectors)
     more = ATTACKS["steps"].lie(sight, own, 5.0)
     assert (more.steps, more.lr_sum) == (25, 2.5)
     assert more.vectors.delta.equal(own.vectors.delta * 5.0)
@@ -193,16 +196,47 @@ def test_a_drift_is_in_what_the_server_adds_up(name, vector):
     assert all(false[n].equal(own.vectors[n]) for n in own.vectors if n != vector)
 
 
+@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.directions])
+def test_a_shared_momentum_is_turned_round_from_what_a_client_without_gradients_sends(name):
+    sight, own = scene(name)
+    false = ATTACKS["m-flip"].lie(sight, own, 5.0).vectors
+    known = algorithm(name).part.known(sight.task.vectors, Round(steps=5, lr_sum=0.5)).m
+    news = mean_of(r.vectors.m for r in sight.honest) - known
+    median = statistics.median(r.vectors.m.distance(known) for r in sight.honest)
+    turned = false.m - known
+    assert turned.norm() == pytest.approx(5 * median)
+    assert turned.dot(news) == pytest.approx(-turned.norm() * news.norm())
+    assert all(false[n].equal(own.vectors[n]) for n in own.vectors if n != "m")
+
+
+@pytest.mark.parametrize("name", ["fedexp", "fedlada"])
+def test_who_cancels_leaves_a_tenth_of_the_sum_of_the_others_with_the_opposite_sign(name):
+    sight, own = scene(name)
+    false = ATTACKS["cancel"].lie(sight, own, 0.1).vectors.delta - sight.base
+    honest = (sight.mean - sight.base) * len(sight.honest)
+    assert honest.add(false).distance(honest * -0.1) < 1e-9 * honest.norm()
+
+
+def test_products_of_extreme_numbers_overflow_with_both_signs():
+    sight, own = scene("scaffold")
+    false = ATTACKS["extreme"].lie(sight, own, 1.0).vectors
+    for vector in false.values():
+        products = [float((t * t.abs()).sum()) for t in vector]
+        assert {math.inf, -math.inf} <= set(products)
+
+
 def test_what_is_not_there_cannot_be_attacked():
     def unfit(name, **about):
         return {n for n, attack in ATTACKS.items() if attack.unfit(target(name, **about))}
 
     moments = {"high-v", "high-v-layer", "high-v-first", "zero-v", "ratchet"}
-    assert unfit("fedlada") == {"buffers", "c-drift"}
-    assert unfit("fedavg", weighted=False) == moments | {"buffers", "c-drift", "examples"}
+    other = {"buffers", "c-drift", "m-flip"}
+    assert unfit("fedlada") == other
+    assert unfit("fedavg", weighted=False) == moments | other | {"examples"}
     assert unfit("scaffold", classes=0) == moments | {
-        *("buffers", "label-flip", "backdoor", "class-bias")
+        *("buffers", "m-flip", "label-flip", "backdoor", "class-bias")
     }
+    assert unfit("fedlion") == moments | {"buffers", "c-drift"}
 
 
 def test_poisoned_data():

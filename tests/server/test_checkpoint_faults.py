@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, algorith
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises((CheckpointError, OSError), match="No space left on device"):
+        with pytest.raises(FedladaError, match=r"No space left on device.*Free disk space"):
             run.run()
     assert not list(tmp_path.rglob("*.part"))
     assert same(finished(tmp_path, algorithm), finished(tmp_path / "whole", algorithm))

@@ -172,6 +172,16 @@ def test_what_a_plan_cannot_be_is_told_with_what_it_can(given, said):
         from_simulate(**given)
 
 
+@pytest.mark.parametrize("order", [("scaffold", "dyn"), ("dyn", "scaffold")])
+def test_two_sums_are_refused_unless_the_guard_is_off(order):
+    """A client has one account, and what the second sum absorbs would not be in it."""
+    chosen = {"local": "sgd", "corrections": list(order)}
+    with pytest.raises(fedlada.FedladaError, match=r"several sums over all clients.*guard='off'"):
+        Plan(algorithm=chosen)
+    assert len(Plan(algorithm=chosen, guard="off").algorithm.sums) == 2
+    assert Plan(algorithm="scaffold").guard == Guard()
+
+
 def test_an_algorithm_is_what_its_spec_says():
     for chosen in fedlada.ALGORITHMS.values():
         spec = json.loads(json.dumps(chosen.spec()))

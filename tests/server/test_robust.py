@@ -257,8 +257,10 @@ def test_scalars_are_the_medians_of_the_finite_ones(rule):
 
 @every_rule
 def test_it_has_the_verbs_of_the_mean_and_every_call_begins_anew(rule):
-    verbs = {name for name in dir(Mean()) if not name.startswith("_")}
-    assert verbs == {name for name in dir(rule()) if not name.startswith("_")}
+    verbs, others = (
+        {name for name in dir(each) if not name.startswith("_")} for each in (Mean(), rule())
+    )
+    assert verbs - {"sums"} == others - {"replies"}  # what each alone can tell
     rule().fold(vectors(torch.ones(3)))
     assert rule().count == 0
     with pytest.raises(FrozenInstanceError):

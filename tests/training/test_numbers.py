@@ -69,11 +69,15 @@ def test_an_evaluation_names_them_too():
 
 
 @pytest.mark.filterwarnings("ignore:the guard stepped in")
-def test_an_unscaled_column_is_named_when_training_diverges_and_the_advice_cures_it():
-    scaled = X * torch.tensor([1.0, 5e4, 1.0])
+@pytest.mark.parametrize(("middle", "scale", "said"), [(0, 5e4, r"5e\+04"), (60, 10.0, "6.")])
+def test_an_unscaled_column_is_named_when_training_diverges_and_the_advice_cures_it(
+    middle, scale, said
+):
+    """Such as an income, and an age in years."""
+    scaled = X * torch.tensor([1.0, scale, 1.0]) + torch.tensor([0.0, middle, 0.0])
     sites = {"Ulm": (scaled, Y), "Graz": (scaled, Y)}
     with (
-        pytest.warns(UserWarning, match=r"client \d \(\w+\): .*column 1 .* about 5e\+04"),
+        pytest.warns(UserWarning, match=rf"client \d \(\w+\): .*column 1 .* about {said}"),
         pytest.raises(fedlada.FedladaError, match="none of 2 rounds"),
     ):
         run(sites, train=LocalTraining(epochs=5, batch_size=10)).run()

@@ -25,8 +25,11 @@ class Traffic:
     """Vectors (or, after :meth:`bytes`, bytes) per sampled client and round."""
 
     down: int
+    """From the server to a client."""
     up: int
+    """From a client to the server."""
     client_state: int
+    """Kept on a client between rounds."""
 
     def bytes(self, vector: int) -> Traffic:
         """Return the traffic in bytes, for vectors of ``vector`` bytes each."""
@@ -40,7 +43,9 @@ class Algorithm:
     """A federated optimizer: ``Algorithm(Amend(AMSGrad(), alpha=0.1), server=Averaging())``."""
 
     part: Part = field(kw_only=False)
+    """The local rule, with the corrections around it."""
     server: Averaging = field(default_factory=Averaging)
+    """The server rule."""
 
     def __post_init__(self) -> None:
         rule = list(self.part.chain())[-1]

@@ -42,8 +42,11 @@ class Round:
     steps: float
     lr_sum: float
     accepted: int = 1
+    """Number of accepted replies."""
     clients: int = 1
+    """Number of clients of the federation."""
     updates: int = 0
+    """Number of earlier rounds that changed the model."""
     delta_square: float = 0.0
     damping: float = 1.0
 
@@ -226,6 +229,7 @@ class Correction(Part):
     """A part that wraps another part; this base class passes every call on unchanged."""
 
     inner: Part = field(kw_only=False)
+    """The part that it corrects."""
 
     def chain(self) -> Iterator[Part]:
         yield self

@@ -21,6 +21,7 @@ class TrainingError(FedladaError):
     """A client's data or training loop raised an error, which is this error's ``__cause__``."""
 
     client: int
+    """The number of the client."""
     round: int
     """The number of the round, from 1, as in its record."""
 

@@ -17,7 +17,9 @@ class Statistics(NamedTuple):
     """Mean and standard deviation of each channel of a training set, for pixels in 0 to 1."""
 
     mean: tuple[float, ...]
+    """The mean of each channel."""
     std: tuple[float, ...]
+    """The standard deviation of each channel."""
 
     @classmethod
     def of(cls, inputs: Tensor) -> "Statistics":

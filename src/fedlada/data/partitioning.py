@@ -39,10 +39,14 @@ class Summary:
     """
 
     kind: str
+    """How the samples were divided."""
     samples: int
+    """Number of samples."""
     sizes: Tensor
+    """Number of samples of each client."""
     histograms: Tensor | None
     unused: int
+    """Number of samples that no client has."""
     repeated: int
 
     def __str__(self) -> str:
@@ -67,8 +71,11 @@ class Partition:
     """The row numbers (int64) of every client's samples, and the kind of the partition."""
 
     kind: str
+    """How the samples were divided, such as ``iid``."""
     indices: tuple[Tensor, ...] = field(repr=False)
+    """The row numbers of the samples of each client."""
     labels: Tensor = field(repr=False)
+    """The labels of all samples."""
     names: tuple[str, ...] = field(default=(), repr=False)
     """The names of the clients, if each client is an owner."""
 

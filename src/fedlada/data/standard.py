@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -53,10 +53,16 @@ class Standard:
     """
 
     mean: tuple[float, ...]
+    """The mean of each column."""
     std: tuple[float, ...]
     """A column whose values are all equal has 0 here and becomes 0."""
     missing: Literal["refuse", "mean"] = "refuse"
     """Whether a missing value (NaN) becomes the mean, which is 0 afterwards."""
+
+    @property
+    def plain(self) -> Self:
+        """Itself: nothing in it is for training alone."""
+        return self
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return standardised inputs, as floating-point numbers."""

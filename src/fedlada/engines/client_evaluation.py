@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic
 
 from ..client.evaluation import EvaluateLocally
@@ -14,7 +14,7 @@ from ..protocol.messages import Assessment, Task
 from ..server.evaluation import Survey
 from ..server.plan import Plan, sampler
 from ..server.sampling import Sampler
-from ..training.evaluation import LocalEvaluation
+from ..training.evaluation import as_trained
 from .in_process import InProcess
 from .sites import ClientDatasets, client_number, names_of, sites
 
@@ -32,8 +32,9 @@ class ClientEvaluation(Generic[D]):
     data: ClientDatasets[D] | Mapping[str, D] | None = None
     """The held-out examples of each client, in the order of the clients; or a dict of those of some
     clients, by name or number.  By default clients evaluate on what they train on."""
-    evaluate: EvaluateLocally[D] = field(default_factory=LocalEvaluation)
-    """``evaluate(model, data)`` returns metrics by name."""
+    evaluate: EvaluateLocally[D] | None = None
+    """``evaluate(model, data)`` returns metrics by name.  By default it is a
+    :class:`LocalEvaluation` that prepares inputs and judges outputs as the training does."""
     tune: Train[D] | None = None
     """A training such as ``LocalTraining(steps=5)``: each client evaluates once more after this
     training on its own data, with the algorithm's local rule and without corrections.  The model
@@ -47,7 +48,7 @@ class ClientEvaluation(Generic[D]):
         for name in ("evaluate", "tune"):
             value = getattr(self, name)
             require(
-                callable(value) or (name == "tune" and value is None),
+                callable(value) or value is None,
                 f"{name} is {value!r:.100}; it must be a function, or left out",
             )
         require(
@@ -69,14 +70,15 @@ class ClientEvaluation(Generic[D]):
             return ()
         return (objective.score, f"{objective.score}_tuned")
 
-    def survey(self, plan: Plan, engine: InProcess[D]) -> Survey:
-        """Return the server's hook that asks the clients after a round."""
-        every = self.every or plan.evaluate_every
+    def survey(self, plan: Plan, engine: InProcess[D], train: Train[D]) -> Survey:
+        """Return the server's hook that asks the clients, trained by ``train``, after a round."""
+        every, evaluate = self.every or plan.evaluate_every, self.evaluate or as_trained(train)
+        how = dataclasses.replace(self, evaluate=evaluate)
         return Survey(
             dataclasses.replace(plan, evaluate_every=every),
-            _Evaluating(engine, self),
+            _Evaluating(engine, how, evaluate),
             sampler(self.cohort),
-            lower=self.lower,
+            lower=how.lower,
             name=engine.name,
         )
 
@@ -84,17 +86,21 @@ class ClientEvaluation(Generic[D]):
 class _Evaluating(Generic[D]):
     """The clients of an engine as evaluators; those without held-out examples give no answer."""
 
-    def __init__(self, engine: InProcess[D], evaluation: ClientEvaluation[D]) -> None:
+    def __init__(
+        self,
+        engine: InProcess[D],
+        evaluation: ClientEvaluation[D],
+        evaluate: EvaluateLocally[D],
+    ) -> None:
         self.clients = engine.clients
-        self._engine, self._evaluation = engine, evaluation
+        self._engine, self._tune, self._evaluate = engine, evaluation.tune, evaluate
         self._data = None if evaluation.data is None else _HeldOut(evaluation.data, engine)
 
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment]:
         """Yield the assessments of those clients of the cohort that have held-out examples."""
         data = self._data
         having = cohort if data is None else [client for client in cohort if client in data.places]
-        each = self._evaluation
-        return self._engine.evaluate(task, having, each.evaluate, data, tune=each.tune)
+        return self._engine.evaluate(task, having, self._evaluate, data, tune=self._tune)
 
 
 class _HeldOut(Generic[D]):

@@ -52,6 +52,11 @@ def check_clients(data: object) -> None:
         " name",
     )
     require(
+        not hasattr(data, "columns") or hasattr(data, "inputs"),
+        f"data are a {kind}, one table; make clients of its rows:"
+        " fedlada.data.by_owner(fedlada.data.from_table(table, inputs=..., label=..., owner=...))",
+    )
+    require(
         len(data) > 0,  # type: ignore[arg-type]
         f"data are a {kind} of 0 clients; give the data of one client or more, such as"
         " fedlada.data.split(inputs, labels, clients=10)",

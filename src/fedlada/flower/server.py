@@ -55,6 +55,7 @@ class ServerConfig:
     """
 
     plan: Plan = field(default_factory=Plan)
+    """The settings that a run has under every engine."""
     nodes: int = 1
     """Number of nodes that must be connected before the first round."""
     wait: float = 60.0
@@ -68,6 +69,7 @@ class ServerConfig:
     """A directory on the ServerApp's machine for checkpoints; a run started with the same config
     continues from there."""
     checkpoint_every: int = 1
+    """Save each time this many rounds are done, and after the last round."""
     device: str = ""
     """Where the server has its model: ``auto``, ``cpu``, ``cuda`` and so on; empty leaves it where
     ``model()`` makes it."""
@@ -153,6 +155,7 @@ class Finished:
     model: nn.Module
     """The model with the final parameters; its ``state_dict()`` is that of any torch model."""
     state: ServerState
+    """The server's vectors and counters."""
     history: Sequence[RoundRecord]
     """The records of all rounds, also of those before a resume."""
 

@@ -126,14 +126,19 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _check_memory(parameters: Mapping[str, nn.Parameter]) -> None:
     """Check that no two parameters share memory: a step of one would move the other."""
-    places = sorted(
-        (p.device.type, p.device.index or 0, p.data_ptr(), p.numel() * p.element_size(), name)
+    places = sorted(  # by the storage and the bytes of it; a faked tensor has no address
+        (
+            p.untyped_storage()._cdata,
+            p.storage_offset() * p.element_size(),
+            p.numel() * p.element_size(),
+            name,
+        )
         for name, p in parameters.items()
         if p.device.type in ("cpu", "cuda") and p.numel()
     )
-    for (*device, start, size, name), (*other, after, _, second) in itertools.pairwise(places):
+    for (storage, start, size, name), (other, after, _, second) in itertools.pairwise(places):
         require(
-            device != other or start + size <= after,
+            storage != other or start + size <= after,
             f"parameters {name!r} and {second!r} overlap in memory, so a step of one would change"
             " the other; tie them by using one nn.Parameter in both places, or copy one with"
             " nn.Parameter(p.detach().clone())",

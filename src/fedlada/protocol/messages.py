@@ -37,7 +37,9 @@ class Task:
     round: int
     """Counted from 0."""
     seed: int
+    """The seed of the run, from which all random numbers of the round follow."""
     lr: float
+    """The learning rate of the round."""
     vectors: Vectors
     """The ``down`` vectors, including x, as the clients see them after decoding."""
     parcel: Parcel | None = None
@@ -65,17 +67,23 @@ class Reply:
     """The message that one client sends back."""
 
     client: int
+    """The number of the client."""
     round: int
+    """The round of the task, counted from 0."""
     vectors: Vectors
     """The ``up`` vectors, including delta."""
     examples: int
+    """Number of examples that the client trained on."""
     steps: int
+    """Number of steps that it took."""
     lr_sum: float
     """The sum of the learning rates of the client's steps."""
     nonce: str = ""
+    """The word of the task that it answers."""
     seconds: float = 0.0
     """Training time in seconds, by the client's own clock."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the training loop returned."""
     received: int | None = None
     """Number of bytes of its vectors as sent; None if they were not encoded."""
 
@@ -102,7 +110,9 @@ class Failure:
     """A client of the cohort without a usable reply, and a short reason."""
 
     client: int
+    """The number of the client."""
     reason: str
+    """Why it sent nothing."""
     reached: bool = True
     """Whether the task was sent to the client."""
     cause: str = ""
@@ -147,6 +157,6 @@ def as_numbers(metrics: object, source: str) -> dict[str, float]:
         except (TypeError, ValueError, RuntimeError) as error:
             raise FedladaError(
                 f"{source} returned {value!r:.200} for the metric {name!r}; a metric must be one"
-                " number, such as float(loss)"
+                " number, such as loss.item()"
             ) from error
     return numbers

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from ..algorithms import Algorithm, Vector, Vectors
 from ..protocol.federated import BUFFERS
 from ..protocol.messages import Reply
 from .poison import TARGET, Poison, backdoored, flipped
-from .sight import Sight, changed, scaled
+from .sight import Sight, changed, mean_of, scaled
 
 __all__ = ["ATTACKS", "Attack", "Target"]
 
@@ -73,7 +75,8 @@ NEEDS: dict[str, tuple[Callable[[Target], bool], str]] = {
     "classes": (lambda t: t.classes > 0, "the task is not a classification"),
     "output bias": (_ends_in_bias, "the model does not end in one bias per class"),
     "hidden biases": (lambda t: len(_biases(t.names)) > 1, "the model has no hidden biases"),
-    "kept": (lambda t: bool(t.algorithm.client_state), "clients keep no vectors between rounds"),
+    "sum": (lambda t: bool(t.algorithm.sums), "the server adds up no vector over all rounds"),
+    "direction": (lambda t: bool(t.algorithm.directions), "clients share no momentum"),
     "weighted": (lambda t: t.weighted, "replies are not weighted by their examples"),
 }
 """What an attack may need: whether it is there, and the sentence if it is not."""
@@ -133,7 +136,8 @@ def _in_proportion(s: Sight, name: str, strength: float) -> Vector:
     return s.raised(name, s.sent(name).sqrt(), strength)
 
 
-def _said_less(share: float) -> Lie:
+def _said(share: float) -> Lie:
+    """Return the lie about the number of steps alone."""
     return lambda s, own, strength: replace(
         own, lr_sum=own.lr_sum * share, steps=max(1, int(own.steps * share))
     )
@@ -177,12 +181,38 @@ def _buffers(s: Sight, own: Reply, strength: float) -> Reply:
 
 def _drift(s: Sight, own: Reply, strength: float) -> Reply:
     """Go in a fixed direction in what the server adds up: a change of c, or the delta for h."""
-    moments = {moment.up for moment in s.algorithm.moments}
-    sums = [name for name in s.algorithm.up if name != "delta" and name not in moments]
-    if not sums:
-        return _away(lambda s, _: s.fixed(s.base, "drift"))(s, own, strength)
-    false = {n: scaled(s.fixed(s.base, "drift"), strength * s.sizes(n)) for n in sums}
+    false = {}
+    for name in (total.up for total in s.algorithm.sums):
+        away = scaled(s.fixed(s.base, "drift"), strength * s.sizes(name, s.known(name)))
+        false[name] = s.known(name).add(away)
     return replace(own, vectors=changed(own, **false))
+
+
+def _turned(s: Sight, own: Reply, strength: float) -> Reply:
+    """Send the opposite of what the shared momenta gained in this round."""
+    false = {}
+    for name in s.algorithm.directions:
+        known = s.known(name)
+        news = mean_of(reply.vectors[name] for reply in s.honest) - known
+        false[name] = known.add(scaled(news, -strength * s.sizes(name, known)))
+    return replace(own, vectors=changed(own, **false))
+
+
+def _cancelled(s: Sight, own: Reply, strength: float) -> Vector:
+    """Cancel the sum of the others, and leave a little of it with the opposite sign."""
+    return s.base.add(s.mean - s.base, alpha=-(1 + strength) * len(s.honest))
+
+
+def _extreme(s: Sight, own: Reply, strength: float) -> Reply:
+    """Send the largest finite numbers, whose products are infinities of both signs."""
+    vectors = {
+        name: Vector(
+            torch.full_like(t, (-1.0) ** i * 0.9 * torch.finfo(t.dtype).max)
+            for i, t in enumerate(vector)
+        )
+        for name, vector in own.vectors.items()
+    }
+    return replace(own, vectors=changed(own, **vectors))
 
 
 def _alie(s: Sight, own: Reply, strength: float) -> Vector:
@@ -253,10 +283,13 @@ ATTACKS: dict[str, Attack] = {
         "moment",
     ),
     "lr-sum": Attack(
-        "an honest delta with a claimed lr_sum of 1e-12 times the true one", _said_less(1e-12)
+        "an honest delta with a claimed lr_sum of 1e-12 times the true one", _said(1e-12)
     ),
     "lr-sum-half": Attack(
-        "an honest delta with half the steps and half the lr_sum", _said_less(0.5)
+        "an honest delta with half the steps and half the lr_sum", _said(0.5)
+    ),
+    "lr-sum-more": Attack(
+        "an honest delta with 5 times the steps and 5 times the lr_sum", _said(5.0)
     ),
     "steps": Attack("delta, steps and the sum of learning rates times 5", _said_more, 5.0),
     "examples": Attack(
@@ -277,8 +310,15 @@ ATTACKS: dict[str, Attack] = {
         "buffers",
     ),
     "c-drift": Attack(
-        "a fixed direction in what the server adds up (c, h), at the limit", _drift, 5.0, "kept"
+        "a fixed direction in what the server adds up (c, h), at the limit", _drift, 5.0, "sum"
     ),
+    "m-flip": Attack(
+        "the opposite of what a shared momentum gained, at the limit", _turned, 5.0, "direction"
+    ),
+    "cancel": Attack(
+        "the opposite of the sum of all others, and a tenth of it more", _delta(_cancelled), 0.1
+    ),
+    "extreme": Attack("the largest finite numbers in every vector", _extreme),
     "label-flip": Attack(
         "honest training on labels in reverse order", _as_it_is, None, "classes", flipped
     ),

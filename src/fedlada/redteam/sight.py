@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -12,7 +12,7 @@ from ..algorithms import Algorithm, Round, Vector, Vectors
 from ..protocol.messages import Reply, Task
 from ..protocol.seeds import seed_of
 
-__all__ = ["Sight", "changed", "scaled"]
+__all__ = ["Sight", "changed", "mean_of", "scaled"]
 
 RISE = 1.0
 """The rise of a second moment that strict guards always allow in round t is this over t, as a share
@@ -37,15 +37,12 @@ class Sight:
     @cached_property
     def base(self) -> Vector:
         """The delta of a client without any gradient, from which a guard measures deltas."""
-        lr_sum = statistics.median(reply.lr_sum for reply in self.honest)
-        r = Round(steps=1, lr_sum=self.algorithm.span(lr_sum))
-        delta = self.algorithm.part.known(self.task.vectors, r).get("delta")
-        return self.task.vectors.x.zeros_like() if delta is None else delta
+        return self.known("delta")
 
     @cached_property
     def mean(self) -> Vector:
         """The mean of the honest deltas."""
-        return Vector(torch.stack(ts).mean(0) for ts in self._columns())
+        return mean_of(reply.vectors.delta for reply in self.honest)
 
     @cached_property
     def deviation(self) -> Vector:
@@ -56,6 +53,17 @@ class Sight:
     def size(self) -> float:
         """The median distance of the honest deltas from the base."""
         return statistics.median(r.vectors.delta.distance(self.base) for r in self.honest)
+
+    def known(self, name: str) -> Vector:
+        """Return what a client without any gradient would send, zeros if nothing is known."""
+        steps, lr_sum = (
+            statistics.median(getattr(reply, count) for reply in self.honest)
+            for count in ("steps", "lr_sum")
+        )
+        r = Round(steps=steps, lr_sum=self.algorithm.span(lr_sum))
+        known = self.algorithm.part.known(self.task.vectors, r).get(name)
+        known = self.task.vectors.x.zeros_like() if known is None else known
+        return known.to(self.honest[0].vectors.delta)
 
     def away(self, direction: Vector, strength: float) -> Vector:
         """Return the delta at ``strength`` honest distances from the base in a direction.
@@ -104,6 +112,11 @@ def scaled(direction: Vector, length: float) -> Vector:
     """Return a vector of this length in a direction; zero if there is no direction."""
     norm = direction.norm()
     return direction * (length / norm if norm else 0.0)
+
+
+def mean_of(vectors: Iterable[Vector]) -> Vector:
+    """Return the mean of vectors."""
+    return Vector(torch.stack(ts).mean(0) for ts in zip(*vectors, strict=True))
 
 
 def changed(reply: Reply, **vectors: Vector) -> Vectors:

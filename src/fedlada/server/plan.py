@@ -162,6 +162,7 @@ class Plan:
     """
 
     algorithm: Algorithm = field(default=ALGORITHMS["fedlada"], metadata={"read": _algorithm})
+    """One of :data:`ALGORITHMS` by its name, or any other :class:`Algorithm`."""
     rounds: int = field(default=100, metadata=FREE)
     """Total number of rounds."""
     cohort: Sampler = field(default=FixedSize(10), metadata={"read": sampler})
@@ -253,6 +254,12 @@ class Plan:
             f"weighting is {self.weighting!r} and {title(self.algorithm)} keeps {sums}, a sum over"
             " all clients, which needs equal weights to be right while only some take part: choose"
             " weighting='uniform'",
+        )
+        require(
+            self.guard is None or len(self.algorithm.sums) < 2,
+            f"{title(self.algorithm)} keeps {sums}, several sums over all clients, and the guard"
+            " can limit what a client adds to one of them alone: choose guard='off', or keep one"
+            " sum",
         )
         self._check_aggregator()
         if self.staleness:

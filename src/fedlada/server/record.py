@@ -35,8 +35,11 @@ class RoundRecord:
     round: int
     """Number of rounds done, including this one; the first round is 1."""
     lr: float
+    """The learning rate of the clients."""
     cohort: tuple[int, ...]
+    """The numbers of the clients that were asked."""
     accepted: int
+    """Number of accepted replies."""
     applied: bool
     """Whether the model changed, that is, enough replies were accepted."""
     steps: float

@@ -31,6 +31,7 @@ class FixedSize:
     """Draws a fixed number of clients without replacement, as in the paper."""
 
     size: int
+    """Number of clients of each round."""
 
     def cohort(self, seed: int, round: int, clients: int, busy: Collection[int] = ()) -> list[int]:
         """Return so many clients that, with those that are busy, ``size`` are under way."""

@@ -16,7 +16,7 @@ from .objective import BINARY, PADDING
 
 __all__ = ["Batch", "check_numbers", "explained", "fitted", "whole_labels"]
 
-LARGE = 100.0
+LARGE = 10.0
 """A column of inputs whose root mean square is above this is named as a cause of divergence."""
 READ = 1000
 """Examples that are read at a time."""

@@ -14,7 +14,7 @@ from .diagnosis import Batch, check_numbers, explained, fitted, whole_labels
 from .examples import read
 from .objective import Objective, objective_of
 
-__all__ = ["Evaluation", "LocalEvaluation"]
+__all__ = ["Evaluation", "LocalEvaluation", "as_trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,11 @@ class LocalEvaluation:
     """
 
     prepare: Callable[[Tensor], Tensor] | None = None
+    """Converts a batch of inputs to the model's input."""
     batch_size: int = 1000
+    """Number of examples at a time; it does not change the metrics."""
     objective: Objective | None = None
+    """Says which metrics; by default the labels decide."""
 
     def __post_init__(self) -> None:
         require(
@@ -77,8 +80,11 @@ class Evaluation:
     data: object
     """``(inputs, labels)``, an object with both, a map-style dataset, or a DataLoader."""
     prepare: Callable[[Tensor], Tensor] | None = None
+    """Converts a batch of inputs to the model's input."""
     batch_size: int = 1000
+    """Number of examples at a time; it does not change the metrics."""
     objective: Objective | None = None
+    """Says which metrics; by default the labels decide."""
     split: str = "test"
     """The prefix of the metrics' names, as in ``test_accuracy``."""
 
@@ -115,3 +121,15 @@ def _add(
         totals[name] = (
             [total + part for total, part in zip(known, sums, strict=True)] if known else sums
         )
+
+
+def as_trained(train: object) -> LocalEvaluation:
+    """Return an evaluation that prepares inputs and judges outputs as a training does.
+
+    Of a preparation that also augments, it takes the ``plain`` part.
+    """
+    prepare, loss = getattr(train, "prepare", None), getattr(train, "loss", None)
+    return LocalEvaluation(
+        prepare=getattr(prepare, "plain", prepare),
+        objective=loss if isinstance(loss, Objective) else None,
+    )

@@ -54,7 +54,9 @@ class ClientData:
     """
 
     inputs: Tensor = field(repr=False)
+    """The inputs, one row for each sample."""
     labels: Tensor = field(repr=False)
+    """The label of each sample."""
     columns: tuple[str, ...] = field(default=(), repr=False)
     """The names of the columns of the inputs, for messages, if they come from a table."""
 

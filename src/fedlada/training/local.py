@@ -38,8 +38,11 @@ class LocalTraining:
     steps: int | None = None
     """Number of steps; 50 unless ``epochs`` are given."""
     epochs: int | None = None
+    """Number of passes over the client's examples, instead of ``steps``."""
     batch_size: int = 50
+    """Number of examples of a step; the last batch of a pass may have fewer."""
     clip_norm: float | None = None
+    """The largest norm of a gradient; a longer one is shortened to it.  None clips none."""
     loss: Callable[[Tensor, Tensor], Tensor] | Objective = cross_entropy
     """A function of outputs and labels, or an objective.  The default becomes the mean squared
     error if labels are floating-point numbers."""

@@ -112,12 +112,11 @@ class Experiment(Section):
         self._check_devices()
         self._check_device()
         engine = self.engine
-        alone = engine.name == "process" and engine.workers == 1 and engine.at_once == 1
+        alone = engine.name == "process" and engine.workers == 1
         if self.federation.attack != HONEST and not alone:
             raise ValueError(
                 f"federation.attack is {self.federation.attack!r}, which needs all clients in one"
-                " process, one after the other; choose engine.name=process, engine.workers=1 and"
-                " engine.at_once=1"
+                " process; choose engine.name=process and engine.workers=1"
             )
         if self.evaluate.cohort and not (
             self.engine.name == "process" and self.federation.attack == HONEST

@@ -51,6 +51,7 @@ def attacked_engine(config: Experiment, problem: Problem, store: Path) -> Engine
         store=DiskStore(store) if keeps else None,
         buffers=plan.buffers,
         personal=plan.personal,
+        at_once=config.engine.at_once,
     )
     return Hostile(
         honest,

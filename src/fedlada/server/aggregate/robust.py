@@ -55,6 +55,7 @@ class TrimmedMean(Rule):
     name = "trimmed-mean"
 
     trim: float = 0.1
+    """The share of the values that is left out at each end."""
 
     def __post_init__(self) -> None:
         require(0 <= self.trim < 0.5, f"trim is {self.trim}; it must be at least 0 and below 0.5")
@@ -105,6 +106,7 @@ class CenteredClipping(Rule):
     radius: float | None = None
     """One radius for all vectors; None takes the median distance per vector and iteration."""
     iterations: int = 3
+    """Number of times that the aggregate is computed, each time around the last."""
 
     def __post_init__(self) -> None:
         valid = self.radius is None or self.radius > 0

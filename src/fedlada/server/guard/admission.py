@@ -437,11 +437,15 @@ class Accounts:
     def __init__(
         self, algorithm: Algorithm, server: Vectors, contributed: Mapping[int, float]
     ) -> None:
-        """Measure along the direction of the first vector that the algorithm sums up, if any."""
+        """Measure along the direction of the vector that the algorithm sums up, if any.
+
+        A plan with a guard has one sum at most: where a second one absorbs what a client adds to
+        the first, no account shows it.
+        """
         self._contributed = contributed
         self.up: str | None = None
         """The vector of a reply that is added to the sum; None if the sum is still zero."""
-        for total in algorithm.sums[:1]:
+        for total in algorithm.sums:
             length = server[total.into].norm() if total.into in server else 0.0
             if length > 0:
                 self.up, self._direction = total.up, server[total.into] / length

@@ -89,11 +89,15 @@ class Checkpoint:
     """The saved state of a run after a round."""
 
     state: ServerState
+    """The server's vectors and counters."""
     record: RoundRecord
     """The record of that round."""
     config: Mapping[str, Plain]
+    """What the run was: its plan, and what else it was described by."""
     versions: Mapping[str, str]
+    """The versions and numbers of threads that it was computed with."""
     names: Names
+    """The names of the model's parameters and buffers."""
     random: Tensor
     """Torch's random state, for random numbers drawn outside of clients."""
 
