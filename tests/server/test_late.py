@@ -26,7 +26,10 @@ HARD = Devices(steps=2, step=0.5, drop_out=0.2, present=0.7, notice=3.0, day=20.
 UNIT = Work(0, 0, lambda client: 1)
 BAD = (2, 5)
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* with staleness", "ignore:the guard stepped in")
+pytestmark = [
+    pytest.mark.programs(seconds=90),
+    pytest.mark.filterwarnings("ignore:.* with staleness", "ignore:the guard stepped in"),
+]
 
 
 def late(algorithm="scaffold", devices=DEVICES, **settings):
