@@ -17,9 +17,6 @@ from fedlada import Checkpoints
 from fedlada.flower.loopback import Deployment, RaySimulation, Run
 from places import ROOT
 
-LATE = "fedcm"
-"""The algorithm of a run on the same nodes in which replies may be late."""
-PLAN = {"rounds": 4, "cohort": 2, "close_after": 1, "staleness": 3}
 APP = ROOT / "benchmarks" / "apps" / "resume"
 COHORT = 2
 
@@ -39,8 +36,6 @@ class Story:
     """What each ``flwr run`` printed."""
     nodes: list[bool] | None = None
     """Whether each SuperNode outlived the SuperLink."""
-    late: Path | None = None
-    """The checkpoints of a run on the same nodes that waited for nobody."""
 
     def config(self) -> dict[str, str | int]:
         return {
@@ -113,16 +108,7 @@ def deployed(tmp_path_factory) -> Story:
 
         story.outputs.append(engine.run(APP, config=story.config()))
         story.nodes = [engine.node_runs(i) for i in range(story.clients)]
-        story.late = directory / "late" / LATE
-        engine.run(APP, config=story.config() | late_config(story.late.parent))
     return story
-
-
-def late_config(directory: Path) -> dict[str, str | int | float]:
-    """The second client is slow, so that its replies are late."""
-    plan = {key.replace("_", "-"): value for key, value in PLAN.items()}
-    slow = {"slower": 3.0, "deadline": 120.0}
-    return plan | slow | {"algorithms": LATE, "directory": str(directory)}
 
 
 def await_end(engine: Deployment, timeout: float = 120) -> None:
@@ -182,14 +168,3 @@ def test_a_new_flwr_run_goes_on_where_the_killed_one_was(story):
 @pytest.mark.flower(seconds=200, group="killed deployment")
 def test_supernodes_outlive_the_superlink_and_find_it_again(deployed):
     assert deployed.nodes == [True] * deployed.clients
-
-
-@pytest.mark.flower(seconds=200, group="killed deployment")
-def test_the_records_of_a_run_over_tls_that_waits_for_nobody_replay_it_to_the_bit(
-    deployed, undisturbed
-):
-    expected = undisturbed.replayed(LATE, deployed.late, clients=deployed.clients, **PLAN)
-    assert list(undisturbed.differences(deployed.late, deployed.states, expected)) == []
-    assert (deployed.late / "computed").read_text().split() == expected.names
-    records = Checkpoints(deployed.late).records()
-    assert max(record.oldest for record in records) > 0

@@ -1,7 +1,4 @@
-"""The same run in process and without a fault: a run that was killed must end in the same bits.
-
-A run with late replies depends on when they arrive, so its own records say what it must end in.
-"""
+"""The same run in process and without a fault: a run that was killed must end in the same bits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +8,7 @@ import torch
 
 from fedlada import Checkpoints, Plan, algorithm
 from fedlada.algorithms import Vector
-from fedlada.data import ClientData
 from fedlada.engines import DiskStore, InProcess, MemoryStore, ServerState, federate
-from fedlada.engines.replay import replay
 from fedlada.protocol.seeds import seed_of
 from resume.server import name_of
 from resume.task import client_data, model, train
@@ -27,33 +22,18 @@ class Undisturbed:
     """The model after each round, by its hash."""
 
 
-def in_process(
-    name: str, *, clients: int, seed: int = 0
-) -> tuple[ServerState, MemoryStore, InProcess[ClientData]]:
-    """The federation of the app before its first round, in this process."""
-    chosen, store = algorithm(name), MemoryStore()
+def undisturbed(name: str, *, clients: int, cohort: int, rounds: int, seed: int = 0) -> Undisturbed:
+    """What the app's ServerApp computes."""
+    chosen, store, names = algorithm(name), MemoryStore(), []
     torch.manual_seed(seed_of(seed, "model"))
     own = model()
     state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
     data = [client_data(client) for client in range(clients)]
-    return state, store, InProcess(chosen, own, data, train, store=store)
-
-
-def undisturbed(name: str, *, clients: int, cohort: int, rounds: int, seed: int = 0) -> Undisturbed:
-    """What the app's ServerApp computes."""
-    state, store, engine = in_process(name, clients=clients, seed=seed)
-    names = []
-    plan = Plan(algorithm=algorithm(name), rounds=rounds, cohort=cohort, seed=seed)
-    for _ in federate(plan, engine, state):
-        names.append(name_of(state.vectors.x))
-    return Undisturbed(state, store, names)
-
-
-def replayed(name: str, saved: Path, *, clients: int, **plan: int) -> Undisturbed:
-    """What the records of a run with late replies say that its ServerApp computed."""
-    state, store, engine = in_process(name, clients=clients)
-    names, records = [], Checkpoints(saved).records()
-    for _ in replay(Plan(algorithm=algorithm(name), **plan), engine, state, records):
+    for _ in federate(
+        Plan(algorithm=chosen, rounds=rounds, cohort=cohort, seed=seed),
+        InProcess(chosen, own, data, train, store=store),
+        state,
+    ):
         names.append(name_of(state.vectors.x))
     return Undisturbed(state, store, names)
 
