@@ -45,10 +45,21 @@ def generated_clients() -> list[ClientData]:
 class Bare:
     """FedAvg or FedLADA as a plain script has it."""
 
-    def __init__(self, name: str, model: nn.Module, clients: list[ClientData], cohort: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        clients: list[ClientData],
+        cohort: int,
+        *,
+        steps: int = STEPS,
+        batch: int = BATCH,
+    ) -> None:
+        self.steps, self.batch = steps, batch
         self.settings = algorithm(name).settings()
         self.amended = name == "fedlada"
         self.clients, self.model, self.cohort, self.t = clients, model, cohort, 0
+        self.sampler = FixedSize(cohort)
         self.params = list(model.parameters())
         self.x = [p.detach().clone() for p in self.params]
         self.v = [torch.full_like(p, self.settings.get("eps", 0) ** 2) for p in self.x]
@@ -57,7 +68,7 @@ class Bare:
 
     def round(self) -> None:
         delta, v_sum = self.sums(), self.sums()
-        self.collect(self.t, FixedSize(self.cohort).cohort(0, self.t, CLIENTS), delta, v_sum)
+        self.collect(self.t, self.sampler.cohort(0, self.t, len(self.clients)), delta, v_sum)
         self.serve(delta, v_sum)
 
     def sums(self) -> list[torch.Tensor]:
@@ -80,7 +91,7 @@ class Bare:
         for j in range(len(self.x)):
             mean = (delta[j] / self.cohort).float()
             self.x[j] = self.x[j] - self.settings["server_lr"] * mean
-            self.g_a[j] = mean / (lr * STEPS)
+            self.g_a[j] = mean / (lr * self.steps)
             if self.amended:
                 self.v[j] = (v_sum[j] / self.cohort).float().clamp_min(self.settings["eps"] ** 2)
         self.t += 1
@@ -95,7 +106,7 @@ class Bare:
         )
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
         total = torch.zeros(())
-        for rows in order.split(BATCH)[:STEPS]:
+        for rows in order.split(self.batch)[: self.steps]:
             sgd.zero_grad()
             loss = cross_entropy(self.model(data.inputs[rows]), data.labels[rows])
             loss.backward()

@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 ADOPTED = {
     "experiments/desk/README.md": "desk.md",
     "experiments/paper/README.md": "paper.md",
+    "experiments/paper/claims.md": "paper_claims.md",
     "experiments/tournament/README.md": "tournament_results.md",
     "experiments/successor/README.md": "successor.md",
     "experiments/amending/README.md": "amending.md",

@@ -2,7 +2,7 @@
 
     python experiments/desk/branches.py experiments/desk/branches.toml --out branches.jsonl
 
-Whole runs with and without a codec part ways in their first rounds, and where each ends is largely
+Whole runs with and without a codec diverge in their first rounds, and where each ends is largely
 chance.  A branch begins with the server's state after ``--at`` rounds, samples the same clients and
 batches as its siblings, and differs from them by its codec.  The file is a sweep over codecs and
 seeds; one of the codecs is ``exact``.  A line of the output is a branch: its accuracy and its

@@ -87,7 +87,6 @@ class Simulation(Generic[D]):
         """The name of the metric by which models are compared, if :class:`Evaluation` says it."""
         self._server, self._workers, self._engine = server, workers, engine
         self._survey = survey
-        self._told = False
         timed = engine if timetable is None else Timed(engine, timetable, server.state)
         self._running = self._rounds(timed, evaluate)
 
@@ -180,11 +179,16 @@ class Simulation(Generic[D]):
                 self._workers.close()
         self.close()
 
+    @property
+    def at_once(self) -> int | str:
+        """How many clients are trained at once; ``auto`` as long as that is not chosen."""
+        return cast(int | str, self._server.numerics["at_once"])
+
     def _tell(self) -> None:
-        """Print once what ``at_once="auto"`` has chosen."""
+        """Note what ``at_once="auto"`` has chosen, for checkpoints, and print it."""
         choice = self._engine.choice if isinstance(self._engine, InProcess) else None
-        if choice is not None and choice.made is not None and not self._told:
-            self._told = True
+        if choice is not None and choice.made is not None and self.at_once == "auto":
+            self._server.numerics["at_once"] = choice.made
             if not self._quiet:
                 print(f"fedlada: {choice}", file=sys.stderr, flush=True)
 
@@ -261,7 +265,7 @@ def simulate(
 
     With ``at_once``, that many clients of a cohort are trained together, as one model: small models
     then take a tenth of the time.  Last bits may differ.  ``"auto"`` tries both ways in the first
-    rounds and takes the faster.
+    rounds and takes the faster; a run that is resumed keeps what was chosen.
 
     >>> run = simulate(LeNet, clients, algorithm="fedcm", lr=0.5, rounds=20)
     >>> for record in run:
@@ -270,10 +274,8 @@ def simulate(
     data = sites(data)
     _check(settings, algorithm, callbacks, train=train, evaluate=evaluate)
     _check_prepared(train, evaluate)
-    if isinstance(cohort, int) and cohort == 10:
-        cohort = min(cohort, len(data))
-    if lr is not None:
-        algorithm = named_algorithm(algorithm, lr=lr)
+    cohort = min(cohort, len(data)) if isinstance(cohort, int) and cohort == 10 else cohort
+    algorithm = algorithm if lr is None else named_algorithm(algorithm, lr=lr)
     plan = Plan(algorithm=algorithm, rounds=rounds, cohort=cohort, seed=seed, **settings)
     shared = _shared(workers, engine)
     together = _together(at_once, plan, len(data), workers or 1, engine)
@@ -282,10 +284,7 @@ def simulate(
     working, scratch = _placed(_working(model, plan.seed), shared), None
     lasting = bool(plan.personal) or plan.buffers == "local"  # model_of reads it after the run
     if engine is None:
-        if clients_keep(plan.algorithm, plan.buffers, plan.personal):
-            if store is None and saving is None and shared == "workers":
-                scratch = tempfile.mkdtemp(prefix="fedlada-")
-            store = _store(store, scratch if saving is None else saving.clients, shared)
+        store, scratch = _kept(plan, store, saving, shared)
         parts = plan.algorithm, working, data, training
         engine = InProcess(
             *parts, store=store, buffers=plan.buffers, personal=plan.personal, at_once=together
@@ -295,19 +294,11 @@ def simulate(
     pool = _pool(plan, engine, working, shared, workers, scratch=ends, timetable=timetable)
     timing = {} if timetable is None else {"devices": timetable.devices}
     described = {"clients": len(data), "train": training, **timing, **(config or {})}
-    helps = isinstance(pool, Ranks) and pool.rank > 0  # the records are those of rank 0
-    own = None if helps else saving
     threads = 1 if shared == "workers" else torch.get_num_threads()
     numerics = {"threads": threads, "at_once": at_once}
-    watch = list if helps else lambda: [*watchers(), *map(watching, callbacks)]
-    server = Server(
-        *(plan, working),
-        state=state,
-        checkpoints=own,
-        config=described,
-        numerics=numerics,
-        watch=watch,
-    )
+    server = _server(pool, plan, working, state, saving, described, numerics, callbacks)
+    if isinstance(engine, InProcess) and engine.choice is not None:
+        engine.choice.keep(server.numerics["at_once"])
     _begin_personal(engine, server.state, pool)
     run: Simulation[D] = Simulation(
         *(plan, engine, server, evaluate, pool),
@@ -319,6 +310,28 @@ def simulate(
     if lasting and scratch is not None:
         weakref.finalize(run, _delete, os.getpid(), scratch)
     return run
+
+
+def _server(
+    pool: Workers | Ranks | None,
+    plan: Plan,
+    model: nn.Module,
+    state: ServerState | None,
+    saving: Checkpoints | None,
+    config: Mapping[str, object],
+    numerics: Mapping[str, object],
+    callbacks: Sequence[Callback | Watcher],
+) -> Server:
+    """Return the server; of several ranks, the first alone saves and reports."""
+    helps = isinstance(pool, Ranks) and pool.rank > 0
+    return Server(
+        *(plan, model),
+        state=state,
+        checkpoints=None if helps else saving,
+        config=config,
+        numerics=numerics,
+        watch=list if helps else lambda: [*watchers(), *map(watching, callbacks)],
+    )
 
 
 def _begin_personal(engine: Engine, state: ServerState, pool: Workers | Ranks | None) -> None:
@@ -486,6 +499,18 @@ def _pool(
     if shared == "ranks":
         return Ranks(plan, engine, home(device_of(model)), timetable=timetable)
     return None
+
+
+def _kept(
+    plan: Plan, store: Store | None, saving: Checkpoints | None, shared: str | None
+) -> tuple[Store | None, str | None]:
+    """Return where clients keep their vectors, and a directory to delete with the run."""
+    if not clients_keep(plan.algorithm, plan.buffers, plan.personal):
+        return store, None
+    scratch = None
+    if store is None and saving is None and shared == "workers":
+        scratch = tempfile.mkdtemp(prefix="fedlada-")
+    return _store(store, scratch if saving is None else saving.clients, shared), scratch
 
 
 def _store(store: Store | None, directory: str | Path | None, shared: str | None) -> Store | None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedlada.data import Augment, ClientData, Clients, Images, Partition
+from fedlada.data import Augment, ClientData, Clients, Examples, Images, Partition
 
 IMAGES = Images(
     torch.arange(6 * 4, dtype=torch.uint8).view(6, 1, 2, 2),
@@ -53,3 +53,13 @@ def test_a_partition_of_other_images_is_refused():
 def test_inputs_without_labels_are_refused():
     with pytest.raises(ValueError, match="2 inputs and 1 labels"):
         ClientData(torch.zeros(2, 3), torch.zeros(1))
+
+
+def test_what_is_printed_of_them_says_how_many_there_are_and_of_what():
+    said = repr(Clients(IMAGES, PARTITION))
+    assert (
+        "2 clients with 1 to 3 of Images(6 examples of shape [1, 2, 2]; classes even, odd" in said
+    )
+    table = Examples(torch.ones(4, 7), torch.ones(4), owners=list("abca"), columns=tuple("tuvwxyz"))
+    for part in ("columns t, u, v, w, x, ...", "numbers to predict", "3 owners"):
+        assert part in repr(table)

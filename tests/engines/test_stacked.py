@@ -10,9 +10,13 @@ import fedlada
 from digits import digits, perceptron, unequal
 from federations import KINDS
 from fedlada import FedladaError, LocalTraining, TrainingError, simulate
-from fedlada.algorithms import ALGORITHMS, Algorithm
+from fedlada.algorithms import ALGORITHMS, Algorithm, Vector, Vectors
 from fedlada.algorithms.local import SGD
+from fedlada.algorithms.stack import Member, Stack
+from fedlada.engines.devices import Devices
 from fedlada.engines.stacked import Choice, Stacked, unstackable
+from fedlada.server.aggregate.mean import Mean
+from fedlada.server.guard.moments import SecondMoment
 from fedlada.training import BINARY, TEXT
 
 EQUAL, UNEQUAL = digits("train", clients=8), unequal(8)
@@ -86,6 +90,24 @@ def test_unequal_clients_end_where_they_would_alone(name, settings):
         assert (a.cohort, a.accepted, a.steps) == (b.cohort, b.accepted, b.steps)
         assert (a.bytes_up, a.limited, a.rejected) == (b.bytes_up, b.limited, b.rejected)
         assert a.client_metrics == pytest.approx(b.client_metrics, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedlada", "scaffold", "diloco"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"close_after": 3}, {"deadline": 5.0}, {"close_after": 2, "staleness": 2}],
+    ids=["absent", "closed early", "too late", "late"],
+)
+def test_failures_and_late_replies_are_those_of_clients_alone(name, settings):
+    settings = settings | {"devices": Devices(speeds=2.0, drop_out=0.3)}
+    double = {"model": perceptron().double(), "clients": wide(UNEQUAL), "algorithm": name}
+    one, other = (ended(n, rounds=6, **double, **settings) for n in (1, 3))
+    assert gap(one, other) < 1e-11
+    for a, b in zip(one.records, other.records, strict=True):
+        assert (a.accepted, a.failures, a.time, a.members) == (
+            *(b.accepted, b.failures, b.time, b.members),
+        )
+    assert any(record.failures for record in one.records)
 
 
 def test_what_clients_keep_is_theirs_with_any_grouping(tmp_path):
@@ -202,11 +224,82 @@ def test_auto_takes_the_faster_way_after_two_tries_of_each():
     assert Choice(nn.Linear(1000, 4000))._most == 4
 
 
+def test_a_resumed_run_keeps_what_auto_has_chosen(tmp_path):
+    first = ended("auto", rounds=5, checkpoints=tmp_path)
+    assert first.at_once in (1, 1000)
+    again = ended("auto", rounds=7, checkpoints=tmp_path)
+    assert again.at_once == first.at_once
+    assert not any(again._engine.choice._seconds.values())  # nothing was tried again
+    whole = ended(first.at_once, rounds=7)
+    if first.at_once == 1000:  # the first rounds tried both ways, which perceptrons cannot tell
+        assert gap(whole, again) == 0
+
+
 def test_auto_says_what_it_has_chosen(capsys):
     run = ended("auto", rounds=5, quiet=False)
     said = capsys.readouterr().err
     assert said.count("at_once='auto' trains") == 1
     assert run.records[-1].applied
+
+
+def rows(count=4):
+    """Small vectors with ordinary, huge and infinite numbers and with NaN; and one to compare."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7, 9), (7,), (1,)]
+    tensors = [torch.randn(count, *shape, generator=generator) for shape in shapes]
+    return tensors, Vector(torch.randn(shape, generator=generator) for shape in shapes)
+
+
+@pytest.mark.parametrize("spoiled", [None, 1e30, float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("rising", [True, False])
+def test_members_of_a_stack_are_measured_with_the_bits_of_single_vectors(spoiled, rising):
+    tensors, other = rows()
+    if spoiled is not None:
+        tensors[0][2, 3, 4] = spoiled
+    moment = SecondMoment(other * other, rising=rising)
+    members = Stack(tensors).split()
+    assert all(isinstance(member, Member) for member in members)
+    for member in members:
+        alone = Vector(t.clone() for t in member)
+        for measure in (
+            lambda v: v.norm(),
+            lambda v: v.distances(other, alpha=0.3),
+            lambda v: v.distances(other, alpha=0.7),
+            lambda v: moment.rise(v),
+            lambda v: moment.rise(v * v),
+        ):
+            assert str(measure(member)) == str(measure(alone))
+
+
+def test_members_of_a_stack_are_measured_again_after_a_change():
+    members = Stack(rows()[0]).split()
+    before = [member.norm() for member in members]
+    members[1].tensors[0].zero_()
+    assert members[1].norm() < before[1]
+    assert [members[i].norm() for i in (0, 2, 3)] == [before[i] for i in (0, 2, 3)]
+
+
+def test_members_of_a_stack_are_summed_with_the_bits_of_single_vectors():
+    members = Stack(rows(9)[0]).split()
+    mixed, alone = Mean(), Mean()
+    for i, member in enumerate(members):
+        single = Vector(t.clone() for t in member)
+        mixed.fold(Vectors(delta=member if i % 3 else single), weight=i + 1)
+        alone.fold(Vectors(delta=single), weight=i + 1)
+    assert mixed.vectors().delta.equal(alone.vectors().delta)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.float64)],
+        [torch.zeros(2, 4, 3, 5, 5).permute(0, 1, 3, 4, 2)],
+        [torch.zeros(2, 200_000)],
+    ],
+    ids=["two types", "another order", "large"],
+)
+def test_other_vectors_of_a_stack_are_single_ones(tensors):
+    assert {type(vector) for vector in Stack(tensors).split()} == {Vector}
 
 
 def test_every_part_of_this_package_serves_many_clients():

@@ -1,8 +1,8 @@
 """The table of clients says what the records say of them, and is not there if they say nothing."""
 
-from fedlada.experiment.report.clients import clients
 from fedlada.experiment.report.report import HTML, report
 from fedlada.experiment.report.runs import Runs
+from fedlada.experiment.report.tables import clients
 from reports import Page, write
 
 

@@ -1,11 +1,21 @@
 """What the figures of a report owe their readers."""
 
+import itertools
 import warnings
 
 import pytest
 from hypothesis import given, strategies as st
 
-from fedlada.experiment.report.figures import EARLY, FAR, Panel, Series, curves, y_limits
+from fedlada.experiment.report import pairs
+from fedlada.experiment.report.figures import (
+    EARLY,
+    FAR,
+    Panel,
+    Series,
+    curves,
+    svg_of,
+    y_limits,
+)
 from fedlada.experiment.report.report import HTML, MARKDOWN, report
 from reports import Page, write
 
@@ -62,6 +72,33 @@ def test_names_in_other_scripts_are_text_in_every_figure_without_a_warning(forei
     for name in ("accuracy-rounds", "accuracy-bytes", "accuracy-time", "losses", "drift", "pairs"):
         svg = (foreign / "figures" / f"{name}.svg").read_text()
         assert ">日本語</text>" in svg
+
+
+def test_captions_beside_each_other_do_not_overlap(tmp_path, monkeypatch):
+    """Those of the panels with paired intervals: the final score and two targets."""
+    for seed in range(3):
+        for faster, name in enumerate(("fedavg", "fedcm", "scaffold")):
+            heights = [0.04 * (1 + 0.2 * faster * (1 + seed)) * number for number in range(1, 11)]
+            settings = {"rounds": 10, "evaluate.targets": [0.1, 0.2, 0.3]}
+            settings["label"] = f"{name} with a long description of what it is"
+            write(tmp_path / f"{name}{seed}", name, seed, heights, **settings)
+    drawn = []
+
+    def watched(figure, alt):
+        figure.canvas.draw()
+        boxes = [
+            [text.get_window_extent() for text in (axes.title, axes.xaxis.label)]
+            for axes in figure.axes
+        ]
+        drawn.append(boxes)
+        return svg_of(figure, alt)
+
+    monkeypatch.setattr(pairs, "svg_of", watched)
+    report([tmp_path])
+    (boxes,) = drawn
+    assert len(boxes) == pairs.SHOWN
+    for left, right in itertools.pairwise(boxes):
+        assert all(a.x1 < b.x0 for a, b in zip(left, right, strict=True))
 
 
 def test_the_score_against_bytes_and_time_is_folded_below_that_against_rounds(foreign):

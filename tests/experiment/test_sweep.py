@@ -14,6 +14,7 @@ import pytest
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.cells import cells
+from fedlada.experiment.config.reading import experiment
 from fedlada.experiment.results.frames import frame, summary, varied
 from fedlada.experiment.results.scores import targets_of
 from fedlada.experiment.run import execute
@@ -61,6 +62,28 @@ def swept(tmp_path_factory) -> Path:
     (directory / "file.toml").write_text(FILE)
     command("sweep", f"{directory}/file.toml", "--out", f"{directory}/out", "--jobs", "2")
     return directory
+
+
+def test_the_clients_of_a_sweep_are_trained_at_once_if_that_is_faster(swept):
+    for run in map(RunDirectory, runs_in(swept / "out")):
+        assert run.config.engine.at_once == "auto"
+        assert run.done()["at_once"] in (1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("keys", "at_once"),
+    [
+        ({}, "auto"),
+        ({"engine.workers": 2}, "auto"),
+        ({"engine.at_once": 1}, 1),
+        ({"engine.at_once": 4}, 4),
+        ({"federation.attack": "sign-flip"}, 1),
+        ({"engine.name": "ray"}, 1),
+    ],
+)
+def test_a_file_may_say_how_many_clients_are_trained_at_once(keys, at_once):
+    config = experiment({"data.dataset": "digits", **keys}, source="a file", beside=Path())
+    assert config.at_once_if_faster().engine.at_once == at_once
 
 
 def contents(directory: Path) -> dict[Path, tuple[int, bytes]]:

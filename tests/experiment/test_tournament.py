@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from fedlada.experiment.run.execute import run as rounds_of
 from fedlada.experiment.run.sweep import Standing
 from fedlada.experiment.tournament.file import Contest, Rules, read_tournament
 from fedlada.experiment.tournament.page import tournament_page, unfinished
-from fedlada.experiment.tournament.play import plan, play, report
+from fedlada.experiment.tournament.play import plan, play, report, unpacked
 from fedlada.experiment.tournament.stages import FINALS, TRIES, course, mean_ranks, stages, verdict
 from fedlada.training.objective import BITS, PERCENT
 from reports import Page, write
@@ -193,23 +194,92 @@ def test_finals_have_other_seeds_than_tries_and_alone_see_test_data(played):
         assert len(finals) == 2 * len(found.contestants)
 
 
-def test_finals_of_few_are_those_of_the_best_on_validation_and_of_who_is_always_there(tmp_path):
+def test_finals_of_few_are_those_of_the_best_on_validation_and_nobody_takes_their_place(tmp_path):
     file, base = written(tmp_path), tmp_path / "out"
-    rules = ["rules.finalists=2", 'rules.always=["fedlada"]', "rules.seeds=[0]"]
-    found = read_tournament(file, rules, only=["even"])
-    assert played_to_the_end(found, base)
-    one = course(found.contests[0], found, base)
-    scores = {c: [*one.rungs[-1].by[c]] for c in found.contestants}
-    told = one.rungs[-1].scores(found.rules.last)
-    best = {c: max(told[run] for run in own) for c, own in scores.items()}
-    (other,) = {*one.finals[0].by} - {"fedlada"}
-    assert best[other] == max(best["fedavg"], best["twin"])
-    assert rounds_in(plan(found, base, jobs=1)) == [(53, 53)]  # 3 * (3 * 3 + 2 * 2) + 2 * 7
+    for finalists, always in ((1, []), (1, ["fedlada"]), (2, ["fedlada"])):
+        rules = [f"rules.finalists={finalists}", f"rules.always={always}", "rules.seeds=[0]"]
+        found = read_tournament(file, rules, only=["even"])
+        assert played_to_the_end(found, base)
+        one = course(found.contests[0], found, base)
+        told = one.rungs[-1].scores(found.rules.last)
+        best = {c: max(told[run] for run in own) for c, own in one.rungs[-1].by.items()}
+        first = sorted(best, key=lambda c: -best[c])[:finalists]
+        in_finals = {*one.finals[0].by}
+        assert in_finals == {*first, *always}
+        tuning = 3 * (3 * 3 + 2 * 2)
+        assert [n for _, n in rounds_in(plan(found, base, jobs=1))] == [tuning + len(in_finals) * 7]
     places = one.ranks()
     assert math.fsum(places.values()) == 1 + 2 + 3
     assert [places[c] for c in one.leading()] == sorted(places.values())
     pages = tournament_page(found, [one], file=file, out=tmp_path / "page", command="fedlada")
-    assert "2 of 3 contestants run the finals" in pages[0].read_text()
+    text = pages[0].read_text()
+    assert "2 of 3 contestants run the finals" in text
+    assert "beside them, whatever their score, fedlada" in text
+
+
+def test_every_seed_has_another_partition_unless_the_problem_sets_one(played, tmp_path):
+    found, base = played
+    for contest in found.contests:
+        runs = [run for part in (TRIES, FINALS) for run in runs_in(base / contest.name / part)]
+        configs = [RunDirectory(run).config for run in runs]
+        assert {c.federation.seed for c in configs} == {0, 1, 100}
+        assert all(c.data.seed == c.federation.seed for c in configs)
+    fixed = read_tournament(written(tmp_path), ["problem.even.data.seed=3"])
+    tried = [next(stages(contest, fixed.rules, tmp_path)).runs for contest in fixed.contests]
+    assert [{c.data.seed for c in runs.values()} for runs in tried] == [{3}, {100}]
+    courses = [course(contest, found, base) for contest in found.contests]
+    file = tmp_path / "file.toml"
+    page, *_ = tournament_page(fixed, courses, file=file, out=tmp_path, command="fedlada")
+    assert "All seeds share one partition, which the file sets: even." in page.read_text()
+
+
+@pytest.mark.filterwarnings("ignore:the guard stepped in")
+def test_finals_wait_while_a_chosen_number_is_at_an_edge_and_the_rules_refuse_that(tmp_path):
+    file = written(tmp_path)
+    rules = ["rules.edges=refuse", "rules.seeds=[0]", "common.train.steps=5"]
+    low, inside = [1e-9, 1e-8, 1e-7], [1e-9, 0.1, 1e3]  # 1e3 ruins the model
+    for name, fedavg in (("low", low), ("inside", inside)):
+        grids = [f"contestant.{c}.settings.lr={fedavg}" for c in ("fedavg", "twin")]
+        grids += [f"contestant.fedlada.on.even.settings.lr={[1e-9, 0.02, 1e3]}"]
+        found, base = read_tournament(file, rules + grids, only=["even"]), tmp_path / name
+        assert played_to_the_end(found, base)
+        one = course(found.contests[0], found, base)
+        printed = [*report(found, base, file=file, command="fedlada")]
+        refused = [told for told in printed if "there are no finals" in told]
+        assert one.refused == bool(refused) == (not (base / "even" / FINALS).exists())
+        assert one.refused == (name == "low")
+        assert all(f"at the edge of those tried: {one.edges()};" in told for told in refused)
+
+
+def test_at_equal_compute_slow_rounds_count_for_more(played):
+    """A contestant whose rounds take k times as long has the rank of its score at 1/k of them."""
+    found, base = played
+    one = course(found.contests[0], found, base)
+    assert min(one.costs.values()) == 1
+    assert math.fsum(one.ranks(equal_compute=True).values()) == 1 + 2 + 3
+    same = replace(one)
+    same.__dict__["costs"] = dict.fromkeys(found.contestants, 1.0)
+    assert same.ranks(equal_compute=True) == one.ranks()
+    same.__dict__["costs"] = {"fedavg": 1.0, "twin": 2.0, "fedlada": 100.0}
+    assert same.affordable(7) == {"fedavg": 7, "twin": 3, "fedlada": 0}
+    for stage in one.finals:
+        early = stage.scores(1, {"fedavg": 3, "twin": 3, "fedlada": 0})
+        for run, score in early.items():
+            scores = [r["metrics"]["test_accuracy"] for r in RunDirectory(run).records()]
+            assert score == (None if "fedlada" in run.name else scores[2])
+
+
+def test_a_tournament_begins_with_the_runs_of_its_records(played, tmp_path):
+    found, base = played
+    (tmp_path / "packed").mkdir()
+    for contest in found.contests:
+        pack(base / contest.name, tmp_path / f"packed/{contest.name}.jsonl")
+    file = written(tmp_path, FILE.replace("[rules]", 'records = "packed"\n[rules]'))
+    again = read_tournament(file)
+    unpacked(again, tmp_path / "out")
+    assert all(course(contest, again, tmp_path / "out").next is None for contest in again.contests)
+    with pytest.raises(FedladaError, match="there is no directory"):
+        read_tournament(file, ["records=elsewhere"])
 
 
 def rounds_in(sentences) -> list[tuple[int, int]]:
@@ -347,6 +417,8 @@ def test_ranks_are_shared_by_equals_and_agree_with_the_order(scores, scale):
         ("last = 2", "last = 2\nalways = ['fedav']", "'fedav'"),
         ("last = 2", "finalists = -1", "rules.finalists is -1; it must be greater"),
         ("on.even", "on.evn", "'evn'"),
+        ("last = 2", "edges = 'move'", "rules.edges is 'move'"),
+        ("alpha = 0.2 }", "alpha = 0.2 }\ndata.seed = 1", "data.seed, for fedlada on even"),
         ('data.partition = "iid"', 'evaluate.split = "test"', "evaluate.split, for fedavg on even"),
         ("alpha = 0.2", "alpa = 0.2", "alpa"),
         ("[common]", "[commun]", "there is no key 'commun'"),

@@ -15,7 +15,8 @@ import yaml
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from fedlada.flower.loopback.certificates import ServerCertificate
-from fedlada.flower.loopback.commands import superlink_command, supernode_command
+from fedlada.flower.loopback.deployment import superlink_command
+from fedlada.flower.loopback.supernodes import supernode_command
 from places import ROOT
 
 HERE = ROOT / "examples" / "deployment"

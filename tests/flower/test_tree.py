@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import fedlada
 from federations import KINDS, same_bits
-from fedlada import LocalTraining
-from fedlada.algorithms import Vector, Vectors
+from fedlada import LocalTraining, Plan
+from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.data import ClientData
 from fedlada.engines.around import Around
 from fedlada.engines.in_process import InProcess
@@ -29,8 +29,8 @@ from fedlada.flower.wire.header import HEADER
 from fedlada.flower.wire.packing import opened, packed
 from fedlada.flower.wire.records import VECTORS
 from fedlada.protocol.codecs import PRESETS
+from fedlada.protocol.messages import Task
 from fedlada.protocol.seeds import seed_of
-from fedlada.server import Guard
 from fedlada.server.state import ServerState
 
 pytestmark = pytest.mark.filterwarnings("ignore:the guard stepped in")
@@ -316,24 +316,40 @@ def sideways(c: Tensor) -> Tensor:
     return u / u.norm()
 
 
-def forging(tree: Tree, direction: Callable[[Tensor], Tensor]) -> Callable[[Message], Message]:
-    """A leaf that sends changes of c in a direction, at the limit, with accounts of zero."""
+def lies(plan: Plan, task: Task, up: str, direction: Callable[[Tensor], Tensor]):
+    """What a client without gradients would send, and the direction of a lie, both flat."""
+    known = plan.algorithm.part.known(task.vectors, Round(steps=2, lr_sum=2 * task.lr)).get(up)
+    like = torch.cat([t.reshape(-1) for t in task.vectors.get("c", task.vectors.x)])
+    start = like * 0 if known is None else torch.cat([t.reshape(-1) for t in known])
+    return start.double(), direction(like)
+
+
+def forging(
+    tree: Tree, plan: Plan, up: str, direction: Callable[[Tensor], Tensor], far: float = 0.99
+) -> Callable[[Message], Message]:
+    """A leaf that sends a vector in a direction, as far as some limits, with accounts of zero."""
 
     def answer(message: Message) -> Message:
         reply = MemoryGrid.reply(tree, message)
         header = dict(reply.content[HEADER])
         told, names = json.loads(header["tally"]), header["names"].split()
-        if "c_change" not in (told["limits"] or {}):
+        if up not in (told["limits"] or {}) or not message.content[HEADER]["round"]:
             return reply
-        flat = opened(reply.content[VECTORS]["tensors"], copy=True).view(torch.float64)
-        buffers = len(flat) - sum(SIZES) * sum(not name.endswith("buffers") for name in names)
-        sizes = [buffers if name.endswith("buffers") else sum(SIZES) for name in names]
-        sums = dict(zip(names, flat.split(sizes), strict=True))
+        summed = f"total/high:{up}" in names
+        each = sum(SIZES)
+        kind = torch.float64 if summed else torch.float32
+        flat = opened(reply.content[VECTORS]["tensors"], copy=True).view(kind)
+        vectors = sum(not name.endswith("buffers") for name in names)
+        buffers = (len(flat) - each * vectors) // max(1, len(names) - vectors)
+        sizes = [buffers if name.endswith("buffers") else each for name in names]
         task = read_order(message.content, model()).order.task
-        u = direction(torch.cat([t.reshape(-1) for t in task.vectors.c]))
-        count = len(told["accepted"])
-        sums["total/high:c_change"].copy_(u * (0.99 * told["limits"]["c_change"][1] * count))
-        told["contributed"] = [[client, 0.0] for client in told["accepted"]]
+        start, u = lies(plan, task, up, direction)
+        lie = start + u * (far * told["limits"][up][1])
+        count = len(told["accepted"]) if summed else 1
+        for name, part in zip(names, flat.split(sizes), strict=True):
+            if name.startswith("total/") and name.endswith(f":{up}") and "low" not in name:
+                part.copy_(lie * count)
+        told["contributed"] = [[client, 0.0] for client, _ in told["contributed"]]
         reply.content[HEADER] = ConfigRecord(header | {"tally": json.dumps(told)})
         reply.content[VECTORS] = ArrayRecord({"tensors": packed(flat.view(torch.uint8))})
         return reply
@@ -342,31 +358,63 @@ def forging(tree: Tree, direction: Callable[[Tensor], Tensor]) -> Callable[[Mess
 
 
 class Colluding(Around):
-    """A flat federation in which the clients of leaf 1 say of c what that leaf says."""
+    """A flat federation in which the clients of leaf 1 say what that leaf says of them."""
 
-    def __init__(self, engine, direction: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, engine, plan: Plan, up: str, direction: Callable[[Tensor], Tensor]) -> None:
         super().__init__(engine)
-        self._direction = direction
+        self._plan, self._up, self._direction = plan, up, direction
         self.state = ServerState(Vectors())
 
     def exchange(self, task, cohort):
-        u = self._direction(torch.cat([t.reshape(-1) for t in task.vectors.c])).float()
-        lie = [p.reshape(t.shape) for p, t in zip(u.split(SIZES), task.vectors.c, strict=True)]
-        limit = Guard(calibration=6).limits(self.state.history).get("c_change")
+        start, u = lies(self._plan, task, self._up, self._direction)
+        limit = self._plan.guard.limits(self.state.history).get(self._up)
         for reply in self._engine.exchange(task, cohort):
             if limit is not None and reply.client % LEAVES == 1:
-                vectors = Vectors(reply.vectors | {"c_change": Vector(lie) * (0.99 * limit.high)})
-                reply = replace(reply, vectors=vectors)
+                lie = (start + u * (0.99 * limit.high)).float().split(SIZES)
+                parts = zip(lie, reply.vectors[self._up], strict=True)
+                false = Vector(part.reshape(t.shape) for part, t in parts)
+                reply = replace(reply, vectors=Vectors(reply.vectors | {self._up: false}))
             yield reply
 
 
-@pytest.mark.parametrize("direction", [fixed, sideways])
-def test_a_lying_leaf_moves_a_sum_no_further_than_its_clients_could(direction):
-    tree, settings = Tree(), {"rounds": 20, "cohort": CLIENTS}
-    tree.misbehave[1] = forging(tree, direction)
-    leaf = through(tree, "scaffold", **settings).state.vectors.c.norm()
-    clients = flat("scaffold", Colluding, direction, **settings).state.vectors.c.norm()
-    assert leaf <= 1.5 * clients
+@pytest.mark.parametrize(
+    ("name", "up", "total", "direction", "more"),
+    [
+        ("scaffold", "c_change", "c", fixed, {"rounds": 60}),
+        ("scaffold", "c_change", "c", sideways, {}),
+        ("feddyn", "delta", "h", fixed, {}),
+        ("fedlada", "delta", "x", fixed, {}),
+        ("fedlada", "delta", "x", fixed, {"guard": "strict"}),
+        ("fedlada", "delta", "x", fixed, {"aggregator": "coordinate-median"}),
+    ],
+)
+def test_a_lying_leaf_moves_the_model_no_further_than_its_clients_could(
+    name, up, total, direction, more
+):
+    tree, settings_ = Tree(), {"rounds": 20, "cohort": CLIENTS} | more
+    plan = ServerConfig.read(settings(name, **settings_)).plan
+    tree.misbehave[1] = forging(tree, plan, up, direction)
+    leaf = through(tree, name, **settings_)
+    clients = flat(name, Colluding, plan, up, direction, **settings_)
+    assert leaf.state.vectors[total].norm() <= 1.5 * clients.state.vectors[total].norm()
+
+
+def biases(like: Tensor) -> Tensor:
+    """A direction in one tensor."""
+    parts = [torch.full((size,), float(i == 1)) for i, size in enumerate(SIZES)]
+    return torch.cat(parts).double() / SIZES[1] ** 0.5
+
+
+@pytest.mark.parametrize(("direction", "far"), [(biases, 0.99), (fixed, 1.5)])
+def test_a_strict_limit_is_that_of_each_tensor_and_longer_training_does_not_widen_it(
+    direction, far
+):
+    tree, settings_ = Tree(), {"rounds": 3, "cohort": CLIENTS, "guard": "strict"}
+    plan = ServerConfig.read(settings("fedlada", **settings_)).plan
+    tree.misbehave[1] = forging(tree, plan, "delta", direction, far)
+    first, *others = through(tree, "fedlada", **settings_).history
+    assert first.accepted == CLIENTS
+    assert [record.rejected for record in others] == [{"leaf: delta beyond its limit": EACH}] * 2
 
 
 @pytest.mark.parametrize("vector", ["delta", "c_change"])

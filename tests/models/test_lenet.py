@@ -71,7 +71,7 @@ def test_default_smu_is_as_smooth_as_its_docstring_says():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: LeNet(activation="tanh"), "'tanh'; choose one of relu, gelu, smu"),
+        (lambda: LeNet(activation="tanh"), "'tanh'; There are gelu, relu, smu"),
         (lambda: LeNet(size=8), "size is 8; LeNet needs images of at least 16 x 16"),
         (lambda: SMU(0.0), "mu is 0.0; it must be positive"),
     ],

@@ -92,7 +92,7 @@ def test_groups_are_those_asked_for():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"stem": "mnist"}, "'mnist'; choose one of imagenet, cifar"),
+        ({"stem": "mnist"}, "'mnist'; There are cifar, imagenet"),
         ({"groups": 0}, "groups is 0; it must divide 64"),
         ({"groups": 3}, "groups is 3; it must divide 64"),
     ],

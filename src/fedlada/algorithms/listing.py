@@ -19,7 +19,7 @@ def algorithms(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         type=int,
         default=52_202,
         metavar="N",
-        help="size of the model, for the bytes (default: LeNet's %(default)s, in float32)",
+        help="size of the model, for the bytes (LeNet's %(default)s, in float32)",
     )
     print(listing(parser.parse_args(words).parameters))
 

@@ -8,15 +8,17 @@ no stack: it counts steps, which are the same for all clients of a stack.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..devices import wide
-from .vectors import Vector, Vectors, shape_in
+from ..devices import block_of, wide
+from .vectors import M, Measure, Vector, Vectors, shape_in
 
-__all__ = ["Stack", "part_of", "unstacked"]
+__all__ = ["Member", "Stack", "part_of", "unstacked"]
 
 
 class Stack(Vector):
@@ -35,7 +37,13 @@ class Stack(Vector):
         return cls((t.expand(clients, *t.shape) for t in vector), vector.names)
 
     def split(self) -> list[Vector]:
-        """Return the vector of each client, which shares memory with the stack."""
+        """Return the vector of each client; they share memory."""
+        first, *others = self.tensors
+        small = sum(t[0].numel() for t in self.tensors) <= block_of(first.device)
+        plain = all(t.is_contiguous() for t in self.tensors)
+        if small and plain and all(t.dtype == first.dtype for t in others):
+            rows = Rows(self)
+            return [Member(rows, place) for place in range(len(first))]
         return list(map(Vector, zip(*(t.unbind() for t in self.tensors), strict=True)))
 
     def lift(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -66,6 +74,71 @@ class Stack(Vector):
 
     def alike(self, tensors: Iterable[Tensor], names: Iterable[str] = ()) -> Vector:
         return Stack(tensors, names)
+
+
+class Rows:
+    """Small vectors of several clients as rows of a matrix, and what was measured of all rows."""
+
+    def __init__(self, stack: Stack) -> None:
+        flat = [t.flatten(1) for t in stack.tensors]
+        self.matrix = torch.cat(flat, 1)
+        parts = torch.split(self.matrix, [t.shape[1] for t in flat], dim=1)
+        self.tensors = [part.view(t.shape) for part, t in zip(parts, stack.tensors, strict=True)]
+        self.clients = list(zip(*(t.unbind() for t in self.tensors), strict=True))
+        self._known: dict[Measure[Any], tuple[tuple[object, ...], list[Any]]] = {}
+        self._version = self.matrix._version
+
+    def measured(self, place: int, measure: Measure[M], of: tuple[Any, ...]) -> M:
+        """Return what is measured of a row: of all at once, when it is asked for the first time."""
+        if self.matrix._version != self._version:  # somebody has changed a row in place
+            self._known.clear()
+            self._version = self.matrix._version
+        if measure not in self._known:
+            self._known[measure] = of, measure(self.tensors, *of)
+        known, results = self._known[measure]
+        if known == of:
+            result: M = results[place]
+            return result
+        return measure([t[place : place + 1] for t in self.tensors], *of)[0]
+
+
+class Member(Vector):
+    """The vector of one client of a stack; what is measured of it has the bits of any vector's."""
+
+    __slots__ = ("_place", "_rows")
+
+    def __init__(self, rows: Rows, place: int) -> None:
+        super().__init__(rows.clients[place])
+        self._rows, self._place = rows, place
+
+    def row(self) -> Tensor:
+        return self._rows.matrix[self._place]
+
+    def measured(self, measure: Measure[M], *of: Any) -> M:
+        return self._rows.measured(self._place, measure, of)
+
+    def norm(self) -> float:
+        length = self.measured(_norms)
+        return length if math.isfinite(length) else super().norm()
+
+    def distances(self, other: Vector, *, alpha: float = 1.0) -> list[float]:
+        found = self.measured(_distances, other, alpha)
+        return found if all(map(math.isfinite, found)) else super().distances(other, alpha=alpha)
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[float]:
+    return [math.hypot(*parts) for parts in _lengths(tensors)]
+
+
+def _distances(tensors: Sequence[Tensor], other: Vector, alpha: float) -> list[list[float]]:
+    pairs = zip(tensors, other.tensors, strict=True)
+    return _lengths([torch.sub(t, u, alpha=alpha) for t, u in pairs])
+
+
+def _lengths(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """Return the norms of each client's tensors."""
+    norms = [torch.linalg.vector_norm(t.flatten(1), dim=1).tolist() for t in tensors]
+    return [list(own) for own in zip(*norms, strict=True)]
 
 
 NO_NUMBER = "the clients of a stack have no number in common; use of_length() or lift()"

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..devices import CPU, block_of, numbers, wide, with_float64
+from ..errors import FedladaError
 
-__all__ = ["Vector", "Vectors"]
+__all__ = ["Measure", "Vector", "Vectors"]
+
+M = TypeVar("M")
+
+Measure = Callable[..., list[M]]
+"""Measures several vectors of one shape: its tensors have a first dimension for the vectors."""
 
 
 class Vector:
@@ -48,6 +55,14 @@ class Vector:
     def each(self, function: Callable[[Tensor], Tensor]) -> Vector:
         """Return the results of a function of a tensor of one client."""
         return self.alike(map(self.lift(function), self.tensors))
+
+    def measured(self, measure: Measure[M], *of: Any) -> M:
+        """Return what a function measures of this vector; it may measure others with it."""
+        return measure([t.unsqueeze(0) for t in self.tensors], *of)[0]
+
+    def row(self) -> Tensor | None:
+        """Return all elements in the order of their indices, if they lie in memory like that."""
+        return None
 
     def __add__(self, other: float | Vector) -> Vector:
         return self.alike(torch._foreach_add(self.tensors, _operand(other)))
@@ -265,6 +280,12 @@ class Vectors(dict[str, Vector]):
             ) from None
 
     def __setattr__(self, name: str, vector: Vector) -> None:
+        if not isinstance(vector, Vector):  # not require(): to print a vector takes long
+            raise FedladaError(
+                f"{name} is {vector!r:.100}, and it must be a vector; to count steps, set"
+                f" client.{name}_each = client.y.counter() in begin, and add 1 to each of its"
+                " tensors in step"
+            )
         self[name] = vector
 
     def only(self, names: Iterable[str]) -> Vectors:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..algorithms import LocalRule, Part, Vector, Vectors, rebuild
-from ..errors import require
+from ..errors import FedladaError, require
 
 __all__ = ["FederatedOptimizer", "Only"]
 
@@ -155,7 +155,7 @@ class FederatedOptimizer(torch.optim.Optimizer):
             for group, scale in zip(self.param_groups, self._scales, strict=True)
         ]
         if not all(math.isclose(rate, rates[0], rel_tol=1e-6) for rate in rates):
-            raise ValueError(
+            raise FedladaError(
                 f"the learning rates of the groups have changed by different factors ({rates}); a"
                 " scheduler inside a round must scale all groups by the same factor, because the"
                 " server uses one rate for the whole round"
@@ -198,7 +198,7 @@ def _gradient(p: nn.Parameter) -> Tensor:
     if g is None:
         return torch.zeros_like(p)
     if g.is_sparse:
-        raise ValueError(
+        raise FedladaError(
             "a gradient is sparse; federated vectors are dense: use nn.Embedding(sparse=False)"
         )
     # The fused kernels walk through memory, so both tensors need the same strides.

@@ -12,6 +12,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
+from ..errors import require
+
 
 class Statistics(NamedTuple):
     """Mean and standard deviation of each channel of a training set, for pixels in 0 to 1."""
@@ -57,18 +59,17 @@ class Augment:
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        if len(self.mean) != len(self.std) or not all(std > 0 for std in self.std):
-            raise ValueError(
-                f"mean is {self.mean} and std is {self.std}; give one number per channel in "
-                "each, those of std positive, such as *STATISTICS['cifar10']."
-            )
-        if self.crop < 0:
-            raise ValueError(f"crop is {self.crop}; give pixels of padding, or 0 for no crop.")
-        if not 0 < self.crop_share <= 1:
-            raise ValueError(
-                f"crop_share is {self.crop_share}; give the share of images to shift, above 0 and "
-                "at most 1, or crop=0 for no crop."
-            )
+        require(
+            len(self.mean) == len(self.std) and all(std > 0 for std in self.std),
+            f"mean is {self.mean} and std is {self.std}; give one number per channel in each, those"
+            " of std positive, such as *STATISTICS['cifar10']",
+        )
+        require(self.crop >= 0, f"crop is {self.crop}; give pixels of padding, or 0 for no crop")
+        require(
+            0 < self.crop_share <= 1,
+            f"crop_share is {self.crop_share}; give the share of images to shift, above 0 and at"
+            " most 1, or crop=0 for no crop",
+        )
 
     def __call__(self, inputs: Tensor, generator: Generator | None = None) -> Tensor:
         """Normalise and augment a uint8 batch [B, C, H, W] into float32.
@@ -91,11 +92,11 @@ class Augment:
 
 def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Return (inputs / 255 - mean) / std by channel, in float32."""
-    if inputs.shape[-3] != len(mean):
-        raise ValueError(
-            f"inputs of shape {tuple(inputs.shape)} have {inputs.shape[-3]} channels, mean and "
-            f"std have {len(mean)}; use the statistics of the data set the inputs come from."
-        )
+    require(
+        inputs.shape[-3] == len(mean),
+        f"inputs of shape {tuple(inputs.shape)} have {inputs.shape[-3]} channels, mean and std have"
+        f" {len(mean)}; use the statistics of the data set that the inputs come from",
+    )
     # One multiplication and one addition take half the time of the formula in the docstring.
     scale = torch.tensor([1 / (255 * s) for s in std], device=inputs.device).view(-1, 1, 1)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=inputs.device)

@@ -119,15 +119,7 @@ class WrappedClientPriorPartitioner(ClientPriorPartitioner):
     Arguments and sizes are those of ``ClientPriorPartitioner``.
     """
 
-    def _settle(
-        self,
-        drawn: Rows,
-        *,
-        turns: Rows,
-        priors: NDArray[np.float64],
-        stock: Rows,
-        rng: np.random.Generator,
-    ) -> Rows:
+    def _settle(self, drawn: Rows, **_: object) -> Rows:
         """Return the drawn labels unchanged."""
         return drawn
 

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from ..errors import require
 from ..training.examples import ClientData
-from .examples import Examples
+from .examples import Examples, listed
 from .partitioning import Partition
 
 __all__ = ["ClientData", "Clients"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Clients:
     """All clients of a partition; ``clients[i]`` copies the samples of client i and no others.
 
@@ -39,6 +39,11 @@ class Clients:
     def __len__(self) -> int:
         """Return the number of clients."""
         return len(self.partition)
+
+    def __repr__(self) -> str:
+        who = f" ({listed(self.names)})" if self.names else ""
+        least, most = min(self.sizes, default=0), max(self.sizes, default=0)
+        return f"Clients({len(self)} clients{who} with {least} to {most} of {self.examples})"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -14,12 +14,12 @@ from ..errors import require
 from ..training.examples import as_tensor
 from .augment import Statistics
 
-__all__ = ["Examples", "check_owners", "is_missing"]
+__all__ = ["Examples", "check_owners", "is_missing", "listed"]
 
 E = TypeVar("E", bound="Examples")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Examples:
     """Inputs with their labels and, optionally, their owners.
 
@@ -35,12 +35,12 @@ class Examples:
         columns: the names of the columns of the inputs, for messages.
     """
 
-    inputs: Tensor = field(repr=False)
-    labels: Tensor = field(repr=False)
+    inputs: Tensor
+    labels: Tensor
     classes: tuple[str, ...] = ()
-    owners: Sequence[int | str] | Tensor | None = field(default=None, repr=False)
-    prepare: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
-    columns: tuple[str, ...] = field(default=(), repr=False)
+    owners: Sequence[int | str] | Tensor | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check shapes and types."""
@@ -72,6 +72,14 @@ class Examples:
         """Return the number of examples."""
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self)} examples of shape {list(self.shape)}"]
+        parts += [f"columns {listed(self.columns)}"] if self.columns else []
+        parts += [f"classes {listed(self.classes)}" if self.classes else "numbers to predict"]
+        if self.owners is not None:
+            parts += [f"{len(set(self.owners))} owners"]
+        return f"{type(self).__name__}({'; '.join(parts)})"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
@@ -87,6 +95,11 @@ class Examples:
         kept = None if self.owners is None else tuple(self.owners)
         owners = None if kept is None else [kept[row] for row in rows.tolist()]
         return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], owners=owners)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as text, the first few of many."""
+    return ", ".join([*words[:5], *(["..."] if len(words) > 5 else [])])
 
 
 def is_missing(cell: object) -> bool:
@@ -123,7 +136,7 @@ def check_owners(owners: Sequence[object]) -> None:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images(Examples):
     """Images as bytes, with their labels.
 

@@ -56,6 +56,11 @@ class Choice:
         self.made: int | None = None
         """The number that takes less time; None as long as it is not known."""
 
+    def keep(self, chosen: object) -> None:
+        """Take the number that was chosen before a resume; ``auto`` if none was."""
+        if isinstance(chosen, int):
+            self.made = chosen
+
     @property
     def size(self) -> int:
         """The number of clients to train at once now."""

@@ -43,7 +43,7 @@ def run(parser: Parser, words: Sequence[str]) -> None:
     config = read(options.file, options.changes)
     if not options.changes and not table(options.file):
         raise ExperimentError(
-            f"{options.file} is empty, which means the paper's experiment on CIFAR-10, with"
+            f"{options.file} is empty, which means the default experiment, LeNet on CIFAR-10 for"
             f" {config.federation.rounds} rounds; write in it what you want to run, or, for just"
             f' that, name = "{config.name}".'
         )
@@ -64,7 +64,7 @@ def sweep(parser: Parser, words: Sequence[str]) -> None:
     names = matching(every, options.only or ["*"], options.file)
     base = options.out or Path("runs") / every[names[0]].name
     for name in names:
-        RunDirectory(base / name).prepare(every[name])
+        RunDirectory(base / name).prepare(every[name].at_once_if_faster())
     _many([base / name for name in names], jobs=options.jobs, base=base)
 
 

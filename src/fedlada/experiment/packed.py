@@ -49,10 +49,12 @@ def pack(directory: Path, file: Path) -> list[str]:
     return list(packed)
 
 
-def unpack(file: Path, directory: Path) -> None:
-    """Write the runs of a packed file as directories again."""
+def unpack(file: Path, directory: Path, *, again: bool = True) -> None:
+    """Write the runs of a packed file as directories; those that exist only if ``again``."""
     for run in packed_runs(file):
         where = directory / run.relative_to(file)
+        if where.exists() and not again:
+            continue
         where.mkdir(parents=True, exist_ok=True)
         for name in FILES:
             if (text := file_text(run / name)) is not None:

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..errors import FedladaError, nearest, require
 from .shapes import Shaped, image_shape
 
 NAME = "lenet"
@@ -38,8 +39,7 @@ class SMU(nn.Module):
 
     def __init__(self, mu: float = 2.0) -> None:
         super().__init__()
-        if not mu > 0:
-            raise ValueError(f"mu is {mu}; it must be positive, and larger is closer to ReLU.")
+        require(mu > 0, f"mu is {mu}; it must be positive, and larger is closer to ReLU")
         self.mu = mu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,12 +65,12 @@ class LeNet(nn.Module):
         self, classes: int = 10, *, channels: int = 3, size: int = 32, activation: str = "relu"
     ) -> None:
         super().__init__()
-        if size < 16:
-            raise ValueError(
-                f"size is {size}; LeNet needs images of at least 16 x 16 pixels, "
-                "because less does not survive two 5x5 convolutions with pooling. "
-                "Enlarge the images or use another model."
-            )
+        require(
+            size >= 16,
+            f"size is {size}; LeNet needs images of at least 16 x 16 pixels, because nothing is"
+            " left of smaller ones after two 5x5 convolutions with pooling: enlarge the images, or"
+            " use another model",
+        )
         self.conv1 = nn.Conv2d(channels, 6, kernel_size=5)
         self.conv2 = nn.Conv2d(6, 16, kernel_size=5)
         self.pool = nn.MaxPool2d(2)
@@ -97,4 +97,4 @@ def _activation(name: str) -> nn.Module:
         return nn.GELU(approximate="tanh")
     if name == "smu":
         return SMU()
-    raise ValueError(f"There is no activation {name!r}; choose one of {', '.join(ACTIVATIONS)}.")
+    raise FedladaError(f"there is no activation {name!r}; {nearest(name, ACTIVATIONS)}")

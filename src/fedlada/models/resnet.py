@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..errors import require
+from ..errors import nearest, require
 from .shapes import Shaped, image_shape
 
 NAME = "resnet18"
@@ -92,13 +92,12 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, *, stem: str = "imagenet", groups: int = 2) -> None:
         super().__init__()
-        if stem not in STEMS:
-            raise ValueError(f"There is no stem {stem!r}; choose one of {', '.join(STEMS)}.")
-        if groups < 1 or 64 % groups:
-            raise ValueError(
-                f"groups is {groups}; it must divide 64, the number of channels of the first "
-                "layers, such as 2."
-            )
+        require(stem in STEMS, f"there is no stem {stem!r}; {nearest(stem, STEMS)}")
+        require(
+            groups >= 1 and 64 % groups == 0,
+            f"groups is {groups}; it must divide 64, the number of channels of the first layers,"
+            " such as 2",
+        )
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)

@@ -285,9 +285,7 @@ ATTACKS: dict[str, Attack] = {
     "lr-sum": Attack(
         "an honest delta with a claimed lr_sum of 1e-12 times the true one", _said(1e-12)
     ),
-    "lr-sum-half": Attack(
-        "an honest delta with half the steps and half the lr_sum", _said(0.5)
-    ),
+    "lr-sum-half": Attack("an honest delta with half the steps and half the lr_sum", _said(0.5)),
     "lr-sum-more": Attack(
         "an honest delta with 5 times the steps and 5 times the lr_sum", _said(5.0)
     ),

@@ -66,10 +66,7 @@ def federate(
     run.  It returns the earliest round to resume from.  A ``collector`` may share the cohort
     among processes.  Raises :class:`NothingApplied` at the end of a run without any update.
     """
-    trouble, missing = Counter[str](), Counter[str]()
-    judged, failed = Counter[str](), Counter[str]()  # the clients
-    # Where honest clients differ, some momenta are shortened, which costs nothing: no reason to warn.
-    expected = {f"limited {name}" for name in plan.algorithm.directions}
+    trouble = _Trouble(plan)
     name: Callable[[int], str] = getattr(engine, "name", str)
     collector = collector or Here(plan, engine)
     if plan.staleness:
@@ -88,21 +85,42 @@ def federate(
         for version, clients in _by_task(task, tally).items():
             engine.commit(replace(task, round=version), clients if applied else [])
         del tally  # otherwise its sums would stay in memory while the next round makes its own
-        missing.update(record.failures)
-        for client, why in record.incidents.items():
-            if not expected.issuperset(why.split(", ")):
-                (failed if why in record.failures else judged)[client] += 1
-        trouble.update(record.rejected)
-        limited = {f"limited {what}": count for what, count in record.limited.items()}
-        trouble.update({what: n for what, n in limited.items() if what not in expected})
+        trouble.note(record)
         yield record
-    if trouble:
-        counts = _counts(trouble) + _of_clients(judged)
-        unlike = UNLIKE_STEPS if "limited steps" in trouble else ""
-        warnings.warn(
-            f"the guard stepped in, over {plan.rounds} rounds: {counts}{unlike}", stacklevel=2
-        )
-    check_applied(plan, state, missing + trouble, judged + failed)
+    trouble.warn()
+    check_applied(plan, state, trouble.missing + trouble.guarded, trouble.judged + trouble.failed)
+
+
+class _Trouble:
+    """What a run's records say of replies that failed, were rejected or were limited."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._rounds = plan.rounds
+        # Where honest clients differ, some momenta are shortened, which costs them nothing.
+        self._expected = {f"limited {name}" for name in plan.algorithm.directions}
+        self.missing, self.guarded = Counter[str](), Counter[str]()
+        """How often each reason occurred: for a reply that never came, and of the guard."""
+        self.failed, self.judged = Counter[str](), Counter[str]()
+        """The clients to whom that happened."""
+
+    def note(self, record: RoundRecord) -> None:
+        """Count what happened in a round."""
+        self.missing.update(record.failures)
+        limited = {f"limited {what}": count for what, count in record.limited.items()}
+        reasons = {**record.rejected, **limited}
+        self.guarded.update({why: n for why, n in reasons.items() if why not in self._expected})
+        for client, why in record.incidents.items():
+            if not self._expected.issuperset(why.split(", ")):
+                (self.failed if why in record.failures else self.judged)[client] += 1
+
+    def warn(self) -> None:
+        """Say at the end of a run what the guard did."""
+        if self.guarded:
+            counts = _counts(self.guarded) + _of_clients(self.judged)
+            unlike = UNLIKE_STEPS if "limited steps" in self.guarded else ""
+            warnings.warn(
+                f"the guard stepped in, over {self._rounds} rounds: {counts}{unlike}", stacklevel=3
+            )
 
 
 def _check_late(plan: Plan, collector: Collector) -> None:

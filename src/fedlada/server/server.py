@@ -64,7 +64,8 @@ class Server:
         them.
         """
         self._plan, self._model = plan, model
-        self._numerics = {**(numerics or {}), "device": device_of(model).type}
+        self.numerics = {**(numerics or {}), "device": device_of(model).type}
+        """What decides last bits; ``at_once`` is that of the checkpoint if it was to be chosen."""
         parameters = federated_parameters(model, plan.personal)
         self._parameters = Vector(p.detach() for p in parameters.values())
         self._buffers = federated_buffers(model, plan.buffers, plan.personal)
@@ -160,7 +161,7 @@ class Server:
                 record,
                 config=self._config,
                 names=self._names,
-                numerics=self._numerics,
+                numerics=self.numerics,
                 earlier=self.records[self._saved : -1],
             )
             self._saved = len(self.records)
@@ -199,7 +200,10 @@ class Server:
         saved, self.records = self._checkpoints.resume()
         if saved is None:
             return None
-        saved.check(self._config, numerics=self._numerics)
+        chosen = saved.versions.get("at_once", "auto")
+        if self.numerics.get("at_once") == "auto" and chosen != "auto":
+            self.numerics["at_once"] = int(chosen)
+        saved.check(self._config, numerics=self.numerics)
         torch.set_rng_state(saved.random)
         self.resumed = saved.record
         state = saved.state

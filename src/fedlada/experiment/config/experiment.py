@@ -262,6 +262,17 @@ class Experiment(Section):
         full = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
         return self.model_copy(update={"settings": full})
 
+    def at_once_if_faster(self) -> Experiment:
+        """Return a copy whose clients are trained at once if that is faster, unless it says how.
+
+        Sweeps and tournaments do this: their runs are long, and compared by their scores.
+        """
+        engine = self.engine
+        one_by_one = engine.name != "process" or self.federation.attack != HONEST
+        if one_by_one or "at_once" in engine.model_fields_set:
+            return self
+        return self.model_copy(update={"engine": engine.model_copy(update={"at_once": "auto"})})
+
     @property
     def title(self) -> str:
         """The name of the algorithm in tables and figures: ``label``, or its own name."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import AfterValidator, ValidationInfo
@@ -86,8 +86,11 @@ def _named(name: str, known: Mapping[str, object], key: str, what: str) -> objec
     return known[name]
 
 
-def rounds_on(engine: str) -> Callable[..., Iterator[RoundRecord]]:
-    """Return the function of an engine that runs the remaining rounds."""
+def rounds_on(engine: str) -> Callable[..., Generator[RoundRecord, None, int | str | None]]:
+    """Return the function of an engine that runs the remaining rounds.
+
+    It may return how many clients were trained at once.
+    """
     found = find(ENGINES[engine], "engine")
     assert callable(found)
     return found

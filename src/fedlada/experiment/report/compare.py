@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,25 @@ from rich.table import Table as TextTable
 from rich.text import Text as Line
 
 from ..results.scores import unapplied
-from .clients import clients
-from .latex import latex
 from .page import Block, Table, Text
 from .problems import read_problems
-from .tables import attacks, costs, incidents, scores
+from .tables import attacks, clients, costs, incidents, scores
 
 __all__ = ["as_latex", "compared", "on_terminal"]
+
+ESCAPED = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "²": "$^2$",
+    "–": "--",
+    "\u00a0": "~",
+}
+SPECIAL = re.compile("|".join(map(re.escape, ESCAPED)))
 
 
 def compared(
@@ -52,8 +65,9 @@ def on_terminal(blocks: Iterable[Block]) -> Group:
 
 
 def as_latex(blocks: Iterable[Block]) -> str:
-    """Return the tables among the blocks as LaTeX."""
-    return latex(block for block in blocks if isinstance(block, Table))
+    """Return the tables among the blocks as LaTeX, which needs the package booktabs."""
+    tables = (_as_latex(block) for block in blocks if isinstance(block, Table))
+    return "\n\n".join([r"% \usepackage{booktabs}", *tables])
 
 
 def _parts(block: Block) -> Iterator[RenderableType]:
@@ -70,3 +84,30 @@ def _parts(block: Block) -> Iterator[RenderableType]:
         yield table
         if block.note:
             yield Line(block.note + "\n")
+
+
+def _as_latex(table: Table) -> str:
+    words = [n == 0 or name in table.words for n, name in enumerate(table.columns)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escaped(table.caption)}}}",
+            rf"\begin{{tabular}}{{{''.join('l' if left else 'r' for left in words)}}}",
+            r"\toprule",
+            _row(table.columns),
+            r"\midrule",
+            *map(_row, table.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
+    return " & ".join(map(_escaped, cells)) + r" \\"
+
+
+def _escaped(text: str) -> str:
+    return SPECIAL.sub(lambda found: ESCAPED[found[0]], text.replace("`", ""))

@@ -12,7 +12,6 @@ from ..config.sections import Data
 from ..packed import directory_of
 from ..results.frames import configurations
 from ..results.scores import capital, unapplied
-from .clients import clients
 from .figures import measures, scores as score_curves, styled
 from .overview import overview
 from .page import HTML, MARKDOWN, Figure, Section, Text, anchor, write_pages
@@ -21,7 +20,7 @@ from .partition import partitions
 from .problems import read_problems
 from .runs import Runs
 from .summary import summary
-from .tables import attacks, costs, incidents, provenance, scores, settings
+from .tables import attacks, clients, costs, incidents, provenance, scores, settings
 
 __all__ = ["HTML", "MARKDOWN", "report"]
 

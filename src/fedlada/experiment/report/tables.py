@@ -21,11 +21,20 @@ from ..run.directory import RunDirectory
 from .page import Block, Code, Points, Table, Text
 from .runs import Runs
 
-__all__ = ["attacks", "costs", "incidents", "provenance", "scores", "settings"]
+__all__ = ["attacks", "clients", "costs", "incidents", "provenance", "scores", "settings"]
 
 KINDS = {"rejected": "rejected", "limited": "accepted, but limited", "failures": "no reply"}
 OMITTED = (*SEEDS, "algorithm", "label", "name", "modules")
 """Keys that have a column of their own in the table of settings, or are a path of this machine."""
+
+BY_CLIENTS = {
+    "mean": "{score}_evaluation",
+    "median": "{score}_evaluation_median",
+    "worst tenth": "{score}_evaluation_worst",
+    "fine-tuned: mean": "{score}_tuned_evaluation",
+    "fine-tuned: worst tenth": "{score}_tuned_evaluation_worst",
+}
+"""The columns of the table of clients, and those of the frame that they come from."""
 
 
 def scores(runs: Runs) -> Table:
@@ -78,6 +87,31 @@ def _applied(ends: pl.DataFrame) -> str:
     """Return in how many rounds the model changed, if not in all."""
     all_applied = (ends["applied"] == ends["rounds"]).all()
     return "" if all_applied else f" ({span(ends['applied'])} applied)"
+
+
+def clients(runs: Runs) -> list[Block]:
+    """Return a table of the clients' last evaluations on examples of their own, if there are."""
+    named = {
+        title: column.format(score=runs.objective.score) for title, column in BY_CLIENTS.items()
+    }
+    named = {title: column for title, column in named.items() if column in runs.rounds.columns}
+    if not named:
+        return []
+    last = runs.rounds.group_by("variant", "directory", maintain_order=True).agg(
+        pl.col(column).drop_nulls().last() for column in named.values()
+    )
+    of = {v: last.filter(pl.col("variant") == v) for v in runs.by_score}
+    table = Table(
+        caption=f"{capital(runs.measure)} on the clients' own held-out examples{runs.heading}",
+        columns=("algorithm", *named),
+        rows=tuple(
+            (v, *(scored(of[v][column], runs.scale) for column in named.values()))
+            for v in runs.by_score
+        ),
+        note="The last evaluation of each run. Means are weighted by examples; the median and the"
+        " worst tenth count each client once. ± is the standard deviation over seeds.",
+    )
+    return [table]
 
 
 def costs(runs: Runs) -> list[Block]:

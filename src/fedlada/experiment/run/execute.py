@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,16 @@ from ...engines.client_evaluation import ClientEvaluation
 from ...processes import keep_memory
 from ...protocol.engine import Engine
 from ...redteam.defences import HONEST
+from ...results.tracking import MLflow, TensorBoard, WeightsAndBiases
 from ...server.record import RoundRecord
+from ...server.watch import Watcher
 from ...simulation import Simulation, simulate
 from ..config.experiment import Experiment
+from ..config.keys import flatten
 from ..config.named import rounds_on
 from .attack import attacked_engine, with_stamped_inputs
 from .directory import RunDirectory, provenance
 from .problem import Problem, build
-from .tracking import trackers
 
 __all__ = ["rounds", "run"]
 
@@ -35,7 +37,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
     config = directory.experiment()
     began = time.time()
     keep_memory()
-    yield from rounds_on(config.engine.name)(config, directory)
+    at_once = yield from rounds_on(config.engine.name)(config, directory)
     alone = config.engine.name == "process" and config.engine.workers == 1
     threads = torch.get_num_threads() if alone else 1
     directory.finish(
@@ -43,6 +45,7 @@ def run(path: Path) -> Iterator[RoundRecord]:
             "rounds": config.federation.rounds,
             "seconds": sum(record["seconds"] for record in directory.records()),
             "seconds_of_last_session": time.time() - began,
+            "at_once": at_once or 1,
             **provenance(threads=threads, device=config.device),
         }
     )
@@ -53,10 +56,14 @@ def rounds(
     directory: RunDirectory,
     *,
     engine: Callable[[Problem], Engine] | None = None,
-) -> Iterator[RoundRecord]:
-    """Run the remaining rounds with this process as the server; clients run on the engine."""
+) -> Generator[RoundRecord, None, int | str]:
+    """Run the remaining rounds with this process as the server; clients run on the engine.
+
+    Returns how many clients were trained at once.
+    """
     with _simulation(config, directory, engine) as simulation:  # locks the directory
         yield from simulation
+    return simulation.at_once
 
 
 def _simulation(
@@ -84,7 +91,7 @@ def _simulation(
         workers=config.engine.workers if clients is None else 1,
         at_once=config.engine.at_once if clients is None else 1,
         config=config.identity(),
-        callbacks=trackers(config, directory.path),
+        callbacks=_trackers(config, directory.path),
         quiet=True,
         **config.plan().settings(),
     )
@@ -102,3 +109,19 @@ def _client_evaluation(config: Experiment, problem: Problem) -> ClientEvaluation
         tune=tune,
         cohort=evaluate.cohort,
     )
+
+
+def _trackers(config: Experiment, directory: Path) -> list[Watcher]:
+    """Return the trackers of a run; they have its name, and its configuration."""
+    whole = config.model_dump(mode="json")
+    made: dict[str, Watcher] = {}
+    for tracker in config.track:
+        if tracker == "tensorboard":
+            made[tracker] = TensorBoard(directory)
+        elif tracker == "mlflow":
+            made[tracker] = MLflow(config.name, name=directory.name, params=flatten(whole))
+        else:
+            made[tracker] = WeightsAndBiases(
+                config.name, name=directory.name, config=whole, directory=directory
+            )
+    return list(made.values())

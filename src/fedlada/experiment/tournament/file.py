@@ -15,7 +15,8 @@
     settings.lr = [0.03, 0.1, 0.3]
     on.digits.settings.lr = [0.1, 0.3, 1.0]   # other tries on one problem
 
-The tournament ignores the ``[sweep]`` and the algorithm of a problem's file.
+The tournament ignores the ``[sweep]`` and the algorithm of a problem's file.  A problem that does
+not set ``data.seed`` has another partition with every seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -36,11 +37,13 @@ from ..config.keys import flatten, nest
 from ..config.reading import complaint, parse, table
 from ..config.sections import Count, Section, Seed
 
-__all__ = ["Contest", "Rules", "Tournament", "read_tournament"]
+__all__ = ["Contest", "Rules", "Tournament", "changed", "read_tournament"]
 
 Tables = dict[str, dict[str, Any]]
 DECIDED = ("evaluate.split", "federation.seed", "name", "label")
 """Keys that the tournament sets."""
+PARTITION = "data.seed"
+"""The key that the tournament sets to the seed, unless a problem sets it."""
 
 
 class Rules(Section):
@@ -60,7 +63,11 @@ class Rules(Section):
     finalists: Annotated[int, Field(ge=0)] = 0
     """The number of contestants in the finals of a problem, best on validation; 0 means all."""
     always: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Contestants that are among the finalists of every problem, whatever their score."""
+    """Contestants, such as a baseline, that run every finals beside these and take nobody's place.
+    """
+    edges: Literal["report", "refuse"] = "report"
+    """What happens if a chosen number is the lowest or highest of those tried: the report says so,
+    or the problem has no finals until the file lists others."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Rules:
@@ -81,14 +88,13 @@ class Rules(Section):
         return self
 
     def in_finals(self, contestants: int) -> int:
-        """Return the number of contestants that run the finals."""
-        wanted = max(self.finalists, len(self.always)) if self.finalists else contestants
+        """Return the largest number of contestants that run the finals."""
+        wanted = self.finalists + len(self.always) if self.finalists else contestants
         return min(wanted, contestants)
 
-    def chosen(self, order: Sequence[str]) -> list[str]:
+    def chosen(self, order: Sequence[str]) -> set[str]:
         """Return the finalists of contestants in the order of their scores, best first."""
-        others = [c for c in order if c not in self.always]
-        return [*self.always, *others][: self.in_finals(len(order))]
+        return {*order[: self.finalists or None], *self.always}
 
 
 class File(Section):
@@ -99,6 +105,8 @@ class File(Section):
     common: dict[str, Any] = Field(default_factory=dict)
     problem: Tables = Field(default_factory=dict)
     contestant: Tables = Field(default_factory=dict)
+    records: str = ""
+    """A directory beside the file with packed runs, PROBLEM.jsonl, that need not run again."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> File:
@@ -128,6 +136,13 @@ class Contest:
     every: int
     """The number of rounds from one evaluation to the next."""
     tries: Mapping[str, Mapping[str, Experiment]]
+    one_partition: bool = False
+    """Whether all seeds share a partition, because the problem sets ``data.seed``."""
+
+    def seeded(self, config: Experiment, seed: int, **sections: Mapping[str, Any]) -> Experiment:
+        """Return the configuration with a seed, its partition, and other values of some keys."""
+        data = {} if self.one_partition else {"data": {"seed": seed}}
+        return changed(config, federation={"seed": seed}, **data, **sections)
 
     @property
     def each(self) -> int:
@@ -151,6 +166,8 @@ class Tournament:
     name: str
     rules: Rules
     contests: tuple[Contest, ...]
+    records: Path | None = None
+    """The directory of packed runs that need not run again."""
 
     @property
     def contestants(self) -> list[str]:
@@ -179,7 +196,13 @@ def read_tournament(
             f"{path}: {least} has {counts[least]} tries and {most} has {counts[most]}; a fair"
             " comparison gives everybody the same number: list as many settings."
         )
-    return Tournament(name, file.rules, contests)
+    records = path.parent / file.records if file.records else None
+    if records is not None and not records.is_dir():
+        raise ExperimentError(
+            f"{path}: records is {file.records!r}, and there is no directory {records}; give one"
+            " with packed runs, or leave it out."
+        )
+    return Tournament(name, file.rules, contests, records)
 
 
 def _contest(problem: str, name: str, file: File, path: Path) -> Contest:
@@ -202,10 +225,23 @@ def _contest(problem: str, name: str, file: File, path: Path) -> Contest:
                     f"{path}: {key}, for {contestant} on {problem}, is set by the tournament;"
                     " leave it out."
                 )
+        if PARTITION in axes:
+            raise ExperimentError(
+                f"{path}: {PARTITION}, for {contestant} on {problem}, must be the same for all"
+                " contestants; set it for the problem, or leave it out."
+            )
         axes = {"algorithm": contestant, "label": contestant} | axes
         tries[contestant] = dict(combined(base, axes, path, beside=beside))
     one = next(config for each in tries.values() for config in each.values())
-    return Contest(problem, one.federation.rounds, one.evaluate.every, tries)
+    return Contest(problem, one.federation.rounds, one.evaluate.every, tries, PARTITION in base)
+
+
+def changed(config: Experiment, **sections: Mapping[str, Any]) -> Experiment:
+    """Return the configuration with other values of some keys."""
+    tables = {
+        name: getattr(config, name).model_copy(update=keys) for name, keys in sections.items()
+    }
+    return config.model_copy(update=tables)
 
 
 def _sentence(error: ValidationError) -> str:

@@ -23,6 +23,13 @@ RANKS = (
     " else the last rung (validation data, one seed). A mean over a few problems shows who does"
     " well on these, not who is better."
 )
+EQUAL = (
+    "All stop when the contestant with the fastest rounds has done all of its rounds. The columns"
+    " after the ranks have the time of a round, divided by that of the fastest contestant's: the"
+    " tenth percentile of all rounds on the machine that ran them, so this table needs a machine"
+    " that does nothing else."
+)
+EDGES = "Chosen at the edge of those tried, so a better one may lie beyond:"
 
 
 def verdicts(courses: Sequence[Course], places: Sequence[str]) -> dict[str, tuple[Runs, Verdict]]:
@@ -38,10 +45,13 @@ def verdicts(courses: Sequence[Course], places: Sequence[str]) -> dict[str, tupl
 def unfinished(courses: Sequence[Course]) -> list[str]:
     """Return a sentence for each contest that is not over."""
     return [
-        f"{one.contest.name}: {len(one.done)} stages are done, and {one.next.title} (to round"
+        f"{one.contest.name}: there are no finals, because rules.edges is 'refuse' and these are at"
+        f" the edge of those tried: {one.edges()}; list values beyond it and run this again."
+        if one.next is None
+        else f"{one.contest.name}: {len(one.done)} stages are done, and {one.next.title} (to round"
         f" {one.next.rounds}) is next."
         for one in courses
-        if one.next is not None
+        if one.refused or one.next is not None
     ]
 
 
@@ -88,6 +98,11 @@ def _summary(courses: Sequence[Course], results: Mapping[str, tuple[Runs, Verdic
     if rest := unfinished(courses):
         text = "The tournament is not over; only complete stages count. " + " ".join(rest)
         blocks.insert(0, Text(text, warns=True))
+    told = [
+        f"{one.contest.name}: {at}." for one in courses if not one.refused and (at := one.edges())
+    ]
+    if told:
+        blocks.append(Text(" ".join([EDGES, *told]), warns=True))
     if any("[" in point for point in points):
         blocks.append(
             Text(
@@ -116,8 +131,28 @@ def _ranks(courses: Sequence[Course], results: Mapping[str, tuple[Runs, Verdict]
             columns=("contestant", "mean rank", *results, "won or level"),
             rows=tuple(rows),
             note=RANKS,
-        )
+        ),
+        _equal_compute([one for one in courses if one.finals]),
     ]
+
+
+def _equal_compute(courses: Sequence[Course]) -> Table:
+    names = [one.contest.name for one in courses]
+    rows = [
+        (
+            contestant,
+            f"{sum(ranks.values()) / len(ranks):.2f}",
+            *(f"{ranks[name]:.1f}" for name in names),
+            *(f"{one.costs[contestant]:.2f}" for one in courses),
+        )
+        for contestant, ranks in mean_ranks(courses, equal_compute=True).items()
+    ]
+    return Table(
+        caption="Ranks at equal compute",
+        columns=("contestant", "mean rank", *names, *(f"{name}, time" for name in names)),
+        rows=tuple(rows),
+        note=EQUAL,
+    )
 
 
 def _contest(one: Course, runs: Runs, result: Verdict) -> Section:
@@ -179,18 +214,34 @@ def _rules(tournament: Tournament) -> tuple[str, ...]:
         " last rung only the best.",
         f"The best settings start over with the seeds {', '.join(map(str, rules.seeds))}, on all"
         " training data, and are judged on test data.",
+        *_partitions(tournament),
         *_finalists(rules, len(tournament.contestants)),
         f"A score is the mean of the last {rules.last} evaluations.",
         "Problems take turns, stage by stage; only complete stages are in this report.",
     )
 
 
+def _partitions(tournament: Tournament) -> list[str]:
+    """Return sentences about the partitions of the finals."""
+    words = {
+        False: "Every seed has another partition of the data",
+        True: "All seeds share one partition, which the file sets",
+    }
+    names = {
+        shared: [c.name for c in tournament.contests if c.one_partition == shared]
+        for shared in words
+    }
+    return [f"{words[shared]}: {', '.join(own)}." for shared, own in names.items() if own]
+
+
 def _finalists(rules: Rules, contestants: int) -> list[str]:
     """Return the sentence about the contestants in the finals."""
     if not rules.finalists:
         return ["All contestants run the finals."]
-    always = f", and always {', '.join(rules.always)}" if rules.always else ""
+    always = ""
+    if rules.always:
+        always = f", and beside them, whatever their score, {', '.join(rules.always)}"
     return [
-        f"{rules.in_finals(contestants)} of {contestants} contestants run the finals of a problem:"
-        f" those with the best validation scores at the last rung{always}."
+        f"{min(rules.finalists, contestants)} of {contestants} contestants run the finals of a"
+        f" problem: those with the best validation scores at the last rung{always}."
     ]

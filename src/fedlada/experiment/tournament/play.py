@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..packed import unpack
 from ..run.directory import RunDirectory
 from ..run.progress import finish_shown
 from .file import Tournament
 from .page import tournament_page, unfinished, verdicts
 from .stages import course, mean_ranks, stages
 
-__all__ = ["plan", "play", "report"]
+__all__ = ["plan", "play", "report", "unpacked"]
 
 
 def play(
@@ -25,6 +26,7 @@ def play(
 
     Runs that are stopped resume from their checkpoints when this is called again.
     """
+    unpacked(tournament, base)
     contests = [stages(contest, tournament.rules, base) for contest in tournament.contests]
     for stage in (stage for turn in zip_longest(*contests) for stage in turn if stage):
         stage.prepare()
@@ -39,12 +41,21 @@ def play(
     return True
 
 
+def unpacked(tournament: Tournament, base: Path) -> None:
+    """Unpack the runs of the tournament's records that the directory does not have."""
+    for contest in tournament.contests if tournament.records is not None else ():
+        file = Path(f"{tournament.records}/{contest.name}.jsonl")
+        if file.exists():
+            unpack(file, base / contest.name, again=False)
+
+
 def plan(tournament: Tournament, base: Path, *, jobs: int) -> Iterator[str]:
     """Yield a sentence for each problem: its rungs and rounds, and the hours left."""
     rules, everybody = tournament.rules, len(tournament.contestants)
-    finalists = rules.in_finals(everybody)
     for contest in tournament.contests:
         rungs = contest.rungs(rules)
+        finals = (stage for stage in stages(contest, rules, base) if stage.seed is not None)
+        finalists = next((len(stage.runs) for stage in finals), rules.in_finals(everybody))
         rounds, before = finalists * len(rules.seeds) * contest.rounds, 0
         for at, tries in rungs:
             rounds, before = rounds + everybody * tries * (at - before), at
@@ -70,10 +81,11 @@ def report(tournament: Tournament, base: Path, *, file: Path, command: str) -> I
         return
     for name, (_, result) in verdicts(courses, tournament.contestants).items():
         yield f"{name}: {result.sentence}"
-    means = [f"{c} {sum(r.values()) / len(r):.2f}" for c, r in mean_ranks(courses).items()]
-    yield f"mean ranks: {', '.join(means)}"
+    for equal_compute, words in ((False, "mean ranks"), (True, "mean ranks at equal compute")):
+        ranked = mean_ranks(courses, equal_compute=equal_compute).items()
+        yield f"{words}: {', '.join(f'{c} {sum(r.values()) / len(r):.2f}' for c, r in ranked)}"
     for one in courses:
-        if edges := one.edges():
+        if not one.refused and (edges := one.edges()):
             yield f"{one.contest.name}: chosen at the edge of those tried, so try beyond: {edges}"
     yield from unfinished(courses)
     page, *_ = tournament_page(tournament, courses, file=file, out=base / "report", command=command)

@@ -9,11 +9,12 @@ continue and what is left.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -26,7 +27,7 @@ from ..results.frames import configurations, frame, judged
 from ..results.scores import best_first, ranks, scored, shown
 from ..results.tuning import edges
 from ..run.directory import RunDirectory
-from .file import Contest, Rules, Tournament
+from .file import Contest, Rules, Tournament, changed
 
 __all__ = [
     *("FINALS", "TRIES", "Course", "Stage", "Verdict"),
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 TRIES, FINALS = "tries", "finals"
+QUIET = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,24 +62,40 @@ class Stage:
     def prepare(self) -> None:
         """Write the configurations; a directory that holds another run is an error."""
         for run, config in self.runs.items():
-            RunDirectory(run).prepare(_with(config, federation={"rounds": self.rounds}))
+            whole = changed(config, federation={"rounds": self.rounds})
+            RunDirectory(run).prepare(whole.at_once_if_faster())
 
-    def scores(self, last: int) -> dict[Path, float | None]:
-        """Return the score of each run at the round; None if it diverged before."""
+    def scores(self, last: int, until: Mapping[str, int] | None = None) -> dict[Path, float | None]:
+        """Return the score of each run at the round; None if it diverged before.
+
+        ``until`` has an earlier round for each contestant; a run without a round has no score.
+        """
         score = pl.col("score")
         mean = pl.when(score.last().is_not_null()).then(score.drop_nulls().tail(last).mean())
-        data = frame(list(self.runs), rounds=self.rounds).group_by("directory").agg(mean)
-        known = dict(data.rows())
-        return {run: known[str(run)] for run in self.runs}
+        data = frame(list(self.runs), rounds=self.rounds)
+        if until is not None:
+            data = data.filter(pl.col("round") <= pl.col("title").replace_strict(until))
+        known = dict(data.group_by("directory").agg(mean).rows())
+        return {run: known.get(str(run)) for run in self.runs}
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of a round of each contestant, the tenth percentile of all rounds.
+
+        Other programs on the machine make rounds longer, hardly ever all of them.
+        """
+        data = frame(list(self.runs), rounds=self.rounds).group_by("title")
+        return dict(data.agg(pl.col("seconds").quantile(QUIET, "nearest")).rows())
 
     def objective(self) -> Objective:
         """Return the objective by which the runs are judged."""
         first = [next(iter(self.runs))]
         return judged(configurations(first), frame(first))
 
-    def best(self, last: int) -> dict[str, tuple[Path, float | None]]:
+    def best(
+        self, last: int, until: Mapping[str, int] | None = None
+    ) -> dict[str, tuple[Path, float | None]]:
         """Return the best run of each contestant and its score, the best first."""
-        scores = self.scores(last)
+        scores = self.scores(last, until)
         order = best_first(scores, self.objective().scale)
         return {
             self.runs[run].label: (run, scores[run]) for run in _first(order, self.runs, each=1)
@@ -87,11 +105,12 @@ class Stage:
 def stages(contest: Contest, rules: Rules, base: Path) -> Iterator[Stage]:
     """Yield the stages of a contest; the next is known when the one before is done.
 
-    Iteration ends after a stage that is not done when the next one is asked for.
+    Iteration ends after a stage that is not done when the next one is asked for, and before finals
+    that the rules refuse.
     """
     where, rungs = base / contest.name, contest.rungs(rules)
     runs = {
-        where / TRIES / name: _with(config, federation={"seed": rules.tuning_seed})
+        where / TRIES / name: contest.seeded(config, rules.tuning_seed)
         for tries in contest.tries.values()
         for name, config in tries.items()
     }
@@ -104,11 +123,14 @@ def stages(contest: Contest, rules: Rules, base: Path) -> Iterator[Stage]:
             return
         order = best_first(stage.scores(rules.last), stage.objective().scale)
     best = stage.best(rules.last)
-    finalists = [best[c][0] for c in contest.tries if c in rules.chosen([*best])]
+    if rules.edges == "refuse" and any(_at_edges(contest, best).values()):
+        return
+    chosen = rules.chosen([*best])
+    finalists = [best[c][0] for c in contest.tries if c in chosen]
     for seed in rules.seeds:
         finals = {
-            where / FINALS / f"{run.name}-seed{seed}": _with(
-                runs[run], federation={"seed": seed}, evaluate={"split": "test"}
+            where / FINALS / f"{run.name}-seed{seed}": contest.seeded(
+                runs[run], seed, evaluate={"split": "test"}
             )
             for run in finalists
         }
@@ -116,6 +138,14 @@ def stages(contest: Contest, rules: Rules, base: Path) -> Iterator[Stage]:
         yield stage
         if stage.left():
             return
+
+
+def _at_edges(contest: Contest, best: Mapping[str, tuple[Path, float | None]]) -> dict[Path, str]:
+    """Return each contestant's chosen try, and its numbers at the edge of those tried."""
+    return {
+        run: edges(contest.tries[c][run.name], [*contest.tries[c].values()])
+        for c, (run, _) in best.items()
+    }
 
 
 def _first(order: Iterable[Path], runs: Mapping[Path, Experiment], *, each: int) -> list[Path]:
@@ -127,14 +157,6 @@ def _first(order: Iterable[Path], runs: Mapping[Path, Experiment], *, each: int)
         if seen[runs[run].label] <= each:
             first.append(run)
     return first
-
-
-def _with(config: Experiment, **sections: Mapping[str, Any]) -> Experiment:
-    """Return the configuration with other values of some keys."""
-    changed = {
-        name: getattr(config, name).model_copy(update=keys) for name, keys in sections.items()
-    }
-    return config.model_copy(update=changed)
 
 
 @dataclass(frozen=True)
@@ -170,17 +192,43 @@ class Course:
         scale = stage.objective().scale
         return {c: shown(score, scale) for c, (_, score) in stage.best(self.last).items()}
 
-    def ranks(self) -> dict[str, float]:
-        """Return the rank of each contestant in the last stages in which all of them ran.
-
-        These are the finals (the mean over their seeds) if all are finalists, else the newest rung.
-        """
+    @property
+    def ranked(self) -> list[Stage]:
+        """The last stages in which all contestants ran: the finals, else the newest rung."""
         whole = [stage for stage in self.finals if len(stage.by) == len(self.contest.tries)]
+        return whole or self.rungs[-1:]
+
+    def ranks(self, *, equal_compute: bool = False) -> dict[str, float]:
+        """Return the mean rank of each contestant over the ranked stages.
+
+        At equal compute all stop when the one with the fastest rounds has done all of its rounds.
+        """
         each = []
-        for stage in whole or self.rungs[-1:]:
-            scores = {c: score for c, (_, score) in stage.best(self.last).items()}
+        for stage in self.ranked:
+            until = self.affordable(stage.rounds) if equal_compute else None
+            scores = {c: score for c, (_, score) in stage.best(self.last, until).items()}
             each.append(ranks(scores, stage.objective().scale))
         return {c: sum(one[c] for one in each) / len(each) for c in self.contest.tries}
+
+    @cached_property
+    def costs(self) -> dict[str, float]:
+        """The time of each contestant's rounds, divided by that of the fastest contestant's."""
+        times = [stage.seconds() for stage in self.ranked]
+        means = {c: sum(time[c] for time in times) / len(times) for c in self.contest.tries}
+        return {c: mean / min(means.values()) for c, mean in means.items()}
+
+    def affordable(self, rounds: int) -> dict[str, int]:
+        """Return the last evaluated round of each contestant in the time of the fastest one."""
+        every = self.contest.every
+        return {
+            c: rounds if cost == 1 else every * math.floor(rounds / cost / every)
+            for c, cost in self.costs.items()
+        }
+
+    @property
+    def refused(self) -> bool:
+        """Whether the rules refuse the finals, because of chosen numbers at an edge."""
+        return self.next is None and not self.finals
 
     def chosen(self) -> dict[Path, str]:
         """Return the chosen try of each contestant, and its numbers at the edge of those tried.
@@ -189,11 +237,7 @@ class Course:
         """
         if not self.rungs or (self.next is not None and self.next.seed is None):
             return {}
-        tries, best = self.contest.tries, self.rungs[-1].best(self.last)
-        return {
-            run: edges(tries[contestant][run.name], [*tries[contestant].values()])
-            for contestant, (run, _) in best.items()
-        }
+        return _at_edges(self.contest, self.rungs[-1].best(self.last))
 
     def edges(self) -> str:
         """Return which chosen settings are the lowest or highest of those tried, as text."""
@@ -209,9 +253,13 @@ def course(contest: Contest, tournament: Tournament, base: Path) -> Course:
     return Course(contest, (*done, newest), None, tournament.rules.last)
 
 
-def mean_ranks(courses: Sequence[Course]) -> dict[str, dict[str, float]]:
+def mean_ranks(
+    courses: Sequence[Course], *, equal_compute: bool = False
+) -> dict[str, dict[str, float]]:
     """Return each contestant's rank by contest, the best on average first."""
-    each = {one.contest.name: one.ranks() for one in courses if one.rungs}
+    each = {
+        one.contest.name: one.ranks(equal_compute=equal_compute) for one in courses if one.rungs
+    }
     table = {c: {name: rank[c] for name, rank in each.items()} for c in courses[0].contest.tries}
     return dict(sorted(table.items(), key=lambda row: sum(row[1].values())))
 

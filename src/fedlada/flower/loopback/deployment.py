@@ -24,8 +24,13 @@ from typing import Self
 
 import tomli_w
 
-from .certificates import answers, write_node_key, write_server_certificate
-from .commands import superlink_command, supernode_command
+from ...errors import FedladaError, require
+from .certificates import (
+    ServerCertificate,
+    answers,
+    write_node_key,
+    write_server_certificate,
+)
 from .launcher import Launcher
 from .processes import (
     GRACE,
@@ -37,9 +42,9 @@ from .processes import (
     sigterm_raises,
 )
 from .run import CONNECTION, Run, Value
-from .supernodes import SuperNodes
+from .supernodes import SuperNodes, supernode_command
 
-__all__ = ["Deployment", "RaySimulation"]
+__all__ = ["Deployment", "RaySimulation", "superlink_command"]
 
 _STARTUP = 120.0  # seconds for a program of Flower's to come up on a busy machine
 
@@ -66,19 +71,18 @@ class Deployment:
         environment: Mapping[str, str] | None = None,
         launcher: Launcher | None = None,
     ) -> None:
-        if nodes < 1:
-            raise ValueError(f"nodes is {nodes}; a deployment needs at least one SuperNode")
-        if node_configs is not None and len(node_configs) != nodes:
-            raise ValueError(
-                f"node_configs has {len(node_configs)} entries for {nodes} nodes; give one each"
-            )
+        require(nodes >= 1, f"nodes is {nodes}; a deployment needs at least one SuperNode")
+        configs = node_configs if node_configs is not None else [{}] * nodes
+        require(
+            len(configs) == nodes,
+            f"node_configs has {len(configs)} entries for {nodes} nodes; give one each",
+        )
         self.directory = Path(directory).resolve()
         self.nodes = nodes
         self.address = ""
         configs = [
-            {"partition-id": i, "num-partitions": nodes}
-            | dict(node_configs[i] if node_configs else {})
-            for i in range(nodes)
+            {"partition-id": i, "num-partitions": nodes} | dict(own)
+            for i, own in enumerate(configs)
         ]
         # A relative path: the database is then in the SuperLink's home, which is private.
         self._superlink_options = ["--enable-supernode-auth", "--database", "state.db"]
@@ -164,8 +168,7 @@ class Deployment:
         Nothing starts it again, but a new run of the same app can go on from its checkpoints at
         once. The SuperLink believes for most of a minute that the old run is still running.
         """
-        if not self._launcher.kill(self._server_program):
-            raise ValueError("no ServerApp is running")
+        require(bool(self._launcher.kill(self._server_program)), "no ServerApp is running")
 
     def start_node(self, i: int, *, timeout: float = 90.0, through: str | None = None) -> None:
         """Start SuperNode i and wait until the SuperLink has accepted it.
@@ -202,8 +205,7 @@ class Deployment:
 
     def start_superlink(self) -> None:
         """Start the SuperLink, after `kill_superlink`: same address, same keys, same database."""
-        if self._superlink is not None:
-            raise ValueError("the SuperLink is running already; kill it first")
+        require(self._superlink is None, "the SuperLink is running already; kill it first")
         command = superlink_command(self.address, self._certificate, self._superlink_options)
         self._superlink = self._launcher.start("superlink", command, home="superlink")
         await_ready(
@@ -219,7 +221,7 @@ class Deployment:
         and connect again at most 20 seconds after the SuperLink is back.
         """
         if self._superlink is None:
-            raise ValueError("the SuperLink is not running")
+            raise FedladaError("the SuperLink is not running")
         self._superlink.crash()
         self._superlink = None
 
@@ -304,3 +306,15 @@ class RaySimulation(Deployment):
 
     def _start_nodes(self) -> None:
         """Start none: Ray runs the nodes."""
+
+
+def superlink_command(
+    address: str, certificate: ServerCertificate, options: Sequence[str]
+) -> list[str]:
+    """Return the command of a SuperLink that listens on `address` and speaks TLS."""
+    host, port = address.split(":")
+    command = ["flower-superlink", "--host", host, "--port", port]
+    command += ["--ssl-ca-certfile", str(certificate.authority)]
+    command += ["--ssl-certfile", str(certificate.certificate)]
+    command += ["--ssl-keyfile", str(certificate.key)]
+    return [*command, *options]

@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .commands import supernode_command
+import tomli_w
+
+from ...errors import FedladaError, require
 from .launcher import Launcher
-from .processes import GRACE, DeploymentError, Process, await_ready
+from .processes import GRACE, DeploymentError, Process, await_ready, free_port
 from .run import Value
 
-__all__ = ["SuperNodes"]
+__all__ = ["SuperNodes", "supernode_command"]
 
 _RETRY = 2.0  # seconds before a refused SuperNode is started again
 _ACCEPTED = "SuperNode ID:"  # a SuperNode logs this once the SuperLink has let it in
@@ -30,8 +32,10 @@ class SuperNodes:
 
     def begin(self, i: int, superlink: str, *, authority: Path, key: Path) -> None:
         """Start SuperNode i and do not wait for the SuperLink to accept it."""
-        if self._index(i) in self._processes:
-            raise ValueError(f"SuperNode {i} is running already; stop or kill it first")
+        require(
+            self._index(i) not in self._processes,
+            f"SuperNode {i} is running already; stop or kill it first",
+        )
         command = supernode_command(
             superlink, authority=authority, key=key, config=self._configs[i]
         )
@@ -60,7 +64,7 @@ class SuperNodes:
         """Return the process of SuperNode i, which is then no longer one of these."""
         process = self._processes.pop(self._index(i), None)
         if process is None:
-            raise ValueError(f"SuperNode {i} is not running")
+            raise FedladaError(f"SuperNode {i} is not running")
         return process
 
     def runs(self, i: int) -> bool:
@@ -78,6 +82,31 @@ class SuperNodes:
 
     def _index(self, i: int) -> int:
         nodes = len(self._configs)
-        if not 0 <= i < nodes:
-            raise ValueError(f"there is no SuperNode {i}; they are numbered 0 to {nodes - 1}")
+        require(0 <= i < nodes, f"there is no SuperNode {i}; they are numbered 0 to {nodes - 1}")
         return i
+
+
+def supernode_command(
+    superlink: str,
+    *,
+    authority: Path | None,
+    key: Path | None,
+    config: Mapping[str, Value] | None = None,
+) -> list[str]:
+    """Return the command of a SuperNode.
+
+    Args:
+        superlink: The address that it connects to.
+        authority: The certificate of the authority to trust; without it the node speaks HTTP.
+        key: The private key that it shows, if any.
+        config: Its node config.
+    """
+    command = ["flower-supernode", "--superlink", superlink]
+    command += ["--host", "127.0.0.1", "--port", str(free_port())]
+    command += ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
+    if key is not None:
+        command += ["--auth-supernode-private-key", str(key)]
+    if config:
+        words = tomli_w.dumps(dict(config)).replace(" = ", "=").splitlines()
+        command += ["--node-config", " ".join(words)]
+    return command

@@ -65,6 +65,7 @@ class ExactSum:
     def __init__(self, like: Vector, high: Tensor | None = None, low: Tensor | None = None) -> None:
         """Start at zero, or at these two parts."""
         self._like = [_Layout(t.shape, t.stride(), t.dtype) for t in like]
+        self._dense = all(layout.dense for layout in self._like)
         if high is None:
             high = torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
         self._high, self._errors = high, low
@@ -84,7 +85,7 @@ class ExactSum:
     def written(self, name: str) -> dict[str, list[Tensor]]:
         """Return the parts by name, each tensor's elements in the order of its indices."""
         parts = {HIGH: self._high} | ({} if self._errors is None else {LOW: self._errors})
-        if not all(like.dense for like in self._like):
+        if not self._dense:
             parts = {
                 part: torch.cat([t.reshape(-1) for t in self._split(flat)])
                 for part, flat in parts.items()
@@ -198,6 +199,10 @@ class ExactSum:
 
     def _blocks(self, vector: Vector) -> Iterator[_Block]:
         """Yield each block with the pieces of ``vector`` in it and their places in the buffer."""
+        row = vector.row() if self._dense else None
+        if row is not None:  # one piece instead of one of each tensor
+            yield from ((n, part, [(row[n : n + len(part)], part)]) for n, part in self._terms())
+            return
         flats = [_flat(t, like) for t, like in zip(vector, self._like, strict=True)]
         for (start, term), (_, _, pieces) in zip(self._terms(), self._plan, strict=True):
             yield start, term, [(flats[i][own], term[place]) for i, own, place in pieces]

@@ -232,27 +232,32 @@ class Admission:
         """Return the name of a vector that cannot be the mean of admitted replies, if there is one.
 
         A mean is at most as far from its origin as the farthest of its terms; the same holds for
-        the mean square of norms.  Where the origin depends on a client's steps, the mean may be
-        farther by the distance between the origins for few and for many steps.  A mean of n second
-        moments rises at most by the root of n times the largest rise.
+        the mean square of norms and for each tensor that is limited by itself.  Where the origin
+        depends on a client's steps, the mean may be farther by the distance between the origins for
+        few and for many steps.  A mean of n second moments rises at most by the root of n times the
+        largest rise.
         """
-        count, middle = (self.limits or {}).get("lr_sum"), self._median_lr_sum
+        limits, middle = self.limits or {}, self._median_lr_sum
+        count = limits.get("lr_sum")
         longest = max(1.0, count.high / middle) if count is not None and middle else 1.0
         within, most_lr_sum = (lr_sum, lr_sum) if not count else (count.within(lr_sum), count.high)
-        steps = (self.limits or {}).get("steps", Limit(1, 1, 1, 1))
+        steps = limits.get("steps", Limit(1, 1, 1, 1))
         fewest, most_steps = (Round(steps=k, lr_sum=within) for k in (steps.low, steps.high))
-        for name, limit in (self.limits or {}).items():
-            if name in self._moments:
-                size = self._moments[name].rise(mean[name]).whole / math.sqrt(replies)
-            elif name in mean:
-                size = self._origins.distance(name, mean[name], fewest, complete=True)
-            else:
+        sizes = {name: m.rise(mean[name]).whole for name, m in self._moments.items()}
+        sizes = {name: size / math.sqrt(replies) for name, size in sizes.items()}
+        for name in mean.keys() & self._contract.like.keys() - sizes.keys():
+            distances = self._origins.by_tensor(name, mean[name], fewest, complete=True)
+            named = zip(self._tensors.get(name, ()), distances, strict=False)
+            sizes |= {name: math.hypot(*distances), **dict(named)}
+        for name, size in sizes.items():
+            limit, vector = limits.get(name), name.partition("[")[0]
+            if limit is None:
                 continue
-            most = max(limit.high * longest, self._never_below.get(name, 0.0)) * (1 + ROUNDING)
-            most += self._origins.between(name, fewest, most_steps)
+            most = max(self._high(name, limit, longest), self._never_below.get(vector, 0.0))
+            most = most * (1 + ROUNDING) + self._origins.between(vector, fewest, most_steps)
             far = name == DELTA and self._origins.too_long(delta_square, most, most_lr_sum)
             if far or not size <= most:
-                return name
+                return vector
         return None
 
     def bounded(self, r: Round, mean: Vectors) -> Round:
@@ -313,9 +318,13 @@ class Admission:
             return 1.0
         if size < limit.low:
             return limit.low / size
+        high = max(self._high(name, limit, longer), self._never_below.get(name, 0.0))
+        return min(1.0, high / size)
+
+    def _high(self, name: str, limit: Limit, longer: float) -> float:
+        """Return the limit of a quantity of a client that trained ``longer``."""
         clipped = name == DELTA and self._guard.clip is not None
-        high = limit.high * (longer if self._grows(name) and not clipped else 1.0)
-        return min(1.0, max(high, self._never_below.get(name, 0.0)) / size)
+        return limit.high * (longer if self._grows(name) and not clipped else 1.0)
 
     def _absurd(self, name: str, size: float, longer: float) -> bool:
         limit = (self.limits or {}).get(name)
@@ -490,17 +499,19 @@ class Origins:
         self._known = partial(algorithm.part.known, task.vectors)
         self._last: tuple[Round | None, Vectors] = None, Vectors()
 
-    def distance(self, name: str, vector: Vector, r: Round, *, complete: bool = False) -> float:
-        """Return how far a vector is from its origin for a client with these counts.
+    def distance(self, name: str, vector: Vector, r: Round) -> float:
+        """Return how far a vector is from its origin for a client with these counts."""
+        origin = self._origin(name, r)
+        return vector.norm() if origin is None else vector.distance(origin[0], alpha=origin[1])
+
+    def by_tensor(
+        self, name: str, vector: Vector, r: Round, *, complete: bool = False
+    ) -> list[float]:
+        """Return how far each tensor of a vector is from its origin.
 
         Pass ``complete=True`` if the base has already been added to this delta.
         """
         origin = self._origin(name, r, complete=complete)
-        return vector.norm() if origin is None else vector.distance(origin[0], alpha=origin[1])
-
-    def by_tensor(self, name: str, vector: Vector, r: Round) -> list[float]:
-        """Return how far each tensor of a vector is from its origin."""
-        origin = self._origin(name, r)
         if origin is not None:
             return vector.distances(origin[0], alpha=origin[1])
         return [Vector([t]).norm() for t in vector]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...algorithms import Vector
 from ...devices import block_of, numbers
@@ -45,23 +46,35 @@ class SecondMoment:
 
     def rise(self, vector: Vector) -> Rise:
         """Return a reply's rise; the whole is not finite if, and only if, an element is not."""
-        sizes, lowest = [], math.inf
-        for t, floor, root in zip(vector, self._floor, self._root, strict=True):
-            size = 0.0
-            flat, floor, root = t.reshape(-1), floor.reshape(-1), root.reshape(-1)
+        return vector.measured(self._rises)
+
+    def _rises(self, tensors: Sequence[Tensor]) -> list[Rise]:
+        """Return the rise of each of several replies."""
+        count, sizes = len(tensors[0]), list[list[float]]()
+        lowest = [math.inf] * count
+        for t, floor, root in zip(tensors, self._floor, self._root, strict=True):
+            size = [0.0] * count
+            flat, floor, root = t.flatten(1), floor.reshape(-1), root.reshape(-1)
             step = block_of(t.device)
-            for start in range(0, flat.numel(), step):
+            for start in range(0, flat.shape[1], step):
                 block = slice(start, start + step)
-                piece, work = flat[block], self._room[t.dtype][: len(flat[block])]
-                low = float(torch.sub(piece, floor[block], out=work).amin(0))
-                if low >= 0 and self.rising:  # no root is below the one sent
-                    torch.sqrt(piece, out=work).sub_(root[block])
+                piece = flat[:, block]
+                # Several replies are small, and need no room that is kept.
+                room = self._room[t.dtype][: piece.numel()].view_as(piece) if count == 1 else None
+                low = torch.sub(piece, floor[block], out=room).amin(1).tolist()
+                if self.rising and all(each >= 0 for each in low):  # no root is below the one sent
+                    work = torch.sqrt(piece, out=room).sub_(root[block])
                 else:
-                    torch.clamp_min(piece, 0, out=work).sqrt_().sub_(root[block]).abs_()
+                    work = torch.clamp_min(piece, 0, out=room).sqrt_().sub_(root[block]).abs_()
                 # The clamp hides -inf from the sum, and min() may hide NaN.
-                size += float(work.sum()) if math.isfinite(low) else math.nan
-                lowest = min(lowest, low)
+                for i, (total, least) in enumerate(zip(work.sum(1).tolist(), low, strict=True)):
+                    size[i] += total if math.isfinite(least) else math.nan
+                    lowest[i] = min(lowest[i], least)
             sizes.append(size)
+        apart = zip(zip(*sizes, strict=True), lowest, strict=True)
+        return [self._rise(own, least) for own, least in apart]
+
+    def _rise(self, sizes: Sequence[float], lowest: float) -> Rise:
         tensors = [a / b if b else 0.0 for a, b in zip(sizes, self._sizes, strict=True)]
         return Rise(sum(sizes) / self._size, tensors, lowest < 0)
 
