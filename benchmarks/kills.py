@@ -1,9 +1,10 @@
 """SIGKILL at random moments of short runs, each resumed: the end is that of the undisturbed run.
 
-A run (generated data, five of twelve clients per round, a checkpoint per round; in half of the runs
-a round ends with two replies, and late ones count later) is a process that is killed at a random moment, started again, killed again, and so on until it ends by itself.
-Compared with the same run left alone: the server's vectors (x; v and g_a, or c, or h) and what
-every client keeps, bit for bit, and the rounds on record, each exactly once.
+A run (generated data, five of twelve clients per round, a checkpoint per round; in half of the
+runs a round ends with two replies, and late ones count later) is a process that is killed at a
+random moment, started again, killed again, and so on until it ends by itself. Compared with the
+same run left alone: the server's vectors (x; v and g_a, or c, or h) and what every client keeps,
+bit for bit, and the rounds on record, each exactly once.
 
 Run: python benchmarks/kills.py --check
 """

@@ -116,7 +116,7 @@ def race() -> str:
             data = frame(rules[rule])
             ends = summary(data, (0.85, 0.9), last=3)
             tasks = [
-                data.filter((pl.col("directory") == r["directory"]))["asked"][: r["rounds_to_0.9"]]
+                data.filter(pl.col("directory") == r["directory"])["asked"][: r["rounds_to_0.9"]]
                 for r in ends.iter_rows(named=True)
             ]
             rows.append(
