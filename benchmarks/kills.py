@@ -1,9 +1,10 @@
 """SIGKILL at random moments of short runs, each resumed: the end is that of the undisturbed run.
 
-A run (generated data, five of twelve clients per round, a checkpoint per round) is a process that
-is killed at a random moment, started again, killed again, and so on until it ends by itself.
-Compared with the same run left alone: the server's vectors (x; v and g_a, or c, or h) and what
-every client keeps, bit for bit, and the rounds on record, each exactly once.
+A run (generated data, five of twelve clients per round, a checkpoint per round; in half of the
+runs a round ends with two replies, and late ones count later) is a process that is killed at a
+random moment, started again, killed again, and so on until it ends by itself. Compared with the
+same run left alone: the server's vectors (x; v and g_a, or c, or h) and what every client keeps,
+bit for bit, and the rounds on record, each exactly once.
 
 Run: python benchmarks/kills.py --check
 """
@@ -31,6 +32,8 @@ from fedlada.server import FixedSize
 
 ROUNDS, CLIENTS = 12, 12
 ALGORITHMS = ("fedlada", "scaffold", "feddyn", "fedadam")
+LATE = {"close_after": 2, "staleness": 4, "devices": {"drop_out": 0.1}}
+"""Settings of a run whose rounds wait for nobody; its name ends in ``late``."""
 
 
 def clients() -> list[ClientData]:
@@ -45,11 +48,12 @@ def train(directory: Path, name: str, every: int) -> None:
     run = simulate(
         nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)),
         clients(),
-        algorithm=name,
+        algorithm=name.removesuffix(" late"),
         rounds=ROUNDS,
         train=LocalTraining(steps=8, batch_size=10),
         cohort=FixedSize(5),
         checkpoints=Checkpoints(directory, every=every),
+        **(LATE if name.endswith(" late") else {}),
     )
     log = directory / "rounds.txt"
     done = run.resumed.round if run.resumed else 0
@@ -104,6 +108,9 @@ def final(directory: Path) -> dict:
         "kept": kept,
         "last": state.last_accepted,
         "history": state.history,
+        "time": state.time,
+        "flights": sorted(state.flights.items()),
+        "members": [record.members for record in Checkpoints(directory).records()],
         "rounds": [int(line) for line in (directory / "rounds.txt").read_text().split()],
     }
 
@@ -135,7 +142,8 @@ def main() -> None:
     references, lengths = {}, {}
     try:
         while kills < options.kills:
-            name, every = ALGORITHMS[runs % len(ALGORITHMS)], 1 + runs // 4 % 3
+            name, every = ALGORITHMS[runs % len(ALGORITHMS)], 1 + runs // 8 % 3
+            name += " late" if runs // 4 % 2 else ""
             if (name, every) not in references:
                 place = work / f"R-{name}-{every}"
                 began = time.monotonic()

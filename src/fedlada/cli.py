@@ -38,6 +38,7 @@ COMMANDS = {
     "best": Command("experiment.commands", "experiment", "Choose the best settings of a sweep."),
     "partition": Command("experiment.commands", "experiment", "Show which client has which data."),
     "export": Command("experiment.commands", "experiment", "Write the model of a run to a file."),
+    "replay": Command("experiment.commands", "experiment", "Train a run again from its records."),
     "pack": Command("experiment.commands", "experiment", "Pack finished runs into one file."),
     "tournament": Command("experiment.commands", "report", "Compare optimizers with equal tries."),
     "doctor": Command("flower.doctor.command", "flower", "Check a machine before a deployment."),

@@ -269,6 +269,12 @@ def test_no_worker_outlives_a_killed_parent_and_the_run_resumes(tmp_path):
     assert [record.round for record in resumed] == [saved + 1]
 
 
+def named(name: str) -> dict[str, object]:
+    """The settings of a run of an algorithm, in which replies may be late if its name says so."""
+    late = {"close_after": 2, "staleness": 3, "devices": {"steps": 3}}
+    return {"algorithm": name.removesuffix("-late"), **(late if name.endswith("-late") else {})}
+
+
 RANK = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -281,7 +287,8 @@ if os.environ["RANK"] == "0":  # what a stranger would do who knows the names of
         store.add(f"fedlada/0/taken in wave {wave}", 3)
 for name in sys.argv[3:]:
     for rounds in (2, 4):
-        run = test_workers.run(None, algorithm=name, rounds=rounds, checkpoints=sys.argv[2] + name)
+        settings = test_workers.named(name) | {"checkpoints": sys.argv[2] + name}
+        run = test_workers.run(None, rounds=rounds, **settings)
         run.run()
     assert bool(run.records) == (os.environ["RANK"] == "0")
 """
@@ -290,15 +297,15 @@ for name in sys.argv[3:]:
 @pytest.mark.programs(seconds=30)
 def test_ranks_of_torchrun_end_in_the_bits_of_one_process(tmp_path):
     (tmp_path / "script.py").write_text(RANK)
-    names, saved = ["fedlada", "scaffold"], f"{tmp_path}/"
+    names, saved = ["fedlada", "scaffold", "fedcm-late"], f"{tmp_path}/"
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     words += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     words += [f"{tmp_path}/script.py", str(TESTS), saved, *names]
     subprocess.run(words, check=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
     for name in names:
-        alone = run(1, algorithm=name, rounds=4)
+        alone = run(1, rounds=4, **named(name))
         alone.run()
-        continued = run(1, algorithm=name, rounds=4, checkpoints=saved + name)
+        continued = run(1, rounds=4, checkpoints=saved + name, **named(name))
         assert continued.state.round == 4
         assert same_bits(alone.state.vectors, continued.state.vectors)
         continued.close()

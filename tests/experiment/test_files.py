@@ -90,7 +90,9 @@ def test_committed_results_do_not_tell_where_on_a_machine_they_were():
 
 
 @pytest.mark.programs(seconds=20)
-@pytest.mark.parametrize("directory", ["attacks", "desk", "paper", "successor", "tournament"])
+@pytest.mark.parametrize(
+    "directory", ["attacks", "desk", "paper", "successor", "time", "tournament"]
+)
 def test_tables_in_documents_are_those_of_the_records(directory):
     program = ROOT / f"experiments/{directory}/publish.py"
     done = subprocess.run([sys.executable, program, "--check"], capture_output=True, text=True)

@@ -112,6 +112,32 @@ def test_cost_predicts_the_seconds_of_a_run(runs, tmp_path, capsys):
     assert int(all_rounds.replace(",", "")) == round(kept[-1]["time"])
 
 
+LATE = ("federation.cohort=6", "federation.close_after=2", "federation.staleness=4")
+
+
+@pytest.mark.filterwarnings("ignore:the guard stepped in")
+@pytest.mark.parametrize("name", ["fedlada", "scaffold"])
+def test_a_run_with_late_replies_is_replayed_from_its_records(tmp_path, capsys, name):
+    more = (*LATE, "devices.speeds=1.0", f"algorithm={name}", "federation.rounds=5")
+    done = run(tmp_path / "late", *more)
+    assert max(record.oldest for record in done) > 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["replay", str(tmp_path / "late")])
+    assert "again gives the same bits" in " ".join(capsys.readouterr().out.split())
+    records = RunDirectory(tmp_path / "late").records_file
+    *before, last = records.read_text().splitlines()
+    changed = json.loads(last)
+    changed["members"].pop()
+    records.write_text("\n".join([*before, json.dumps(changed)]) + "\n")
+    with pytest.raises(SystemExit, match=r"gives other bits in .*x"):
+        main(["replay", str(tmp_path / "late")])
+
+
+def test_a_run_in_which_nothing_is_late_needs_no_replay(runs):
+    with pytest.raises(SystemExit, match="staleness is 0, so the run is repeated"):
+        main(["replay", str(runs / "plain")])
+
+
 def test_the_study_of_stragglers_is_short():
     lines = [line for line in FILE.read_text().splitlines() if line and line[0] != "#"]
     assert len(lines) <= 21

@@ -78,7 +78,7 @@ class Ranks:
     ) -> None:
         """``device`` is where this rank has its vectors."""
         self._plan, self._engine, self._device = plan, engine, device
-        self._timetable = timetable
+        self._timetable, self.waits = timetable, timetable is not None
         store, self.rank, self._world = next(iter(rendezvous("env://")))
         # Each run of a script uses different names in the store that all ranks share.
         self._store = PrefixStore(f"fedlada/{next(RUNS)}", store)
@@ -105,7 +105,8 @@ class Ranks:
 
         timed = None
         if self._timetable is not None:
-            timed = self._timetable.arrivals(task.round, cohort, state.time or 0.0)
+            start = state.time or 0.0
+            timed = self._timetable.arrivals(task.round, cohort, start, state.flights)
         return in_waves(plan, task, cohort, state, shares, timed)
 
     def serve(self) -> None:

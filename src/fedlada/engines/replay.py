@@ -64,13 +64,13 @@ class Replay:
         """Return the tally of the replies that the round's record names."""
         tally = new_tally(self._plan, task, cohort, state)
         for client, version in self._records[state.round].members:
+            flight = state.flights.pop(client, None)
             require(
-                version in state.versions,
+                flight is not None and flight.version == version,
                 f"the record of round {state.round + 1} has a reply of client {client} to the task"
-                f" of round {version + 1}, which nobody is under way with: give all records of the"
-                " run, from the first on",
+                f" of round {version + 1}, which that client does not have: give all records of the"
+                " run, from the first on, as they were written",
             )
-            del state.flights[client]
             for reply in self._engine.exchange(state.task_of(task, version, [client]), [client]):
                 tally.add(reply)
         return tally

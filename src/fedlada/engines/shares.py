@@ -15,13 +15,15 @@ from typing import Any
 from torch import Tensor
 
 from ..protocol.engine import Engine
-from ..protocol.messages import Task
+from ..protocol.messages import Failure, Reply, Task
 from ..server.collect.form import read, written
 from ..server.collect.order import Order
 from ..server.collect.tally import Tally
 from ..server.collect.waves import Wave
 from ..server.guard.contract import up_like
 from ..server.plan import Plan
+from ..server.state import ServerState
+from .around import Around
 
 __all__ = ["Costs", "Share", "collect_share", "read_share"]
 
@@ -41,7 +43,8 @@ def collect_share(order: Order, plan: Plan, engine: Engine, take: Callable[[], i
     ``take()`` returns the next position in a counter that all processes share.
     """
     taken = _Taken(order.clients, take)
-    header, named = written(order.collect(plan, engine, taken))
+    running = OnTime(engine, order.state) if plan.staleness else engine
+    header, named = written(order.collect(plan, running, taken))
     return Share(header, named, taken.seconds)
 
 
@@ -49,6 +52,20 @@ def read_share(share: Share, plan: Plan, task: Task, wave: Wave) -> Tally:
     """Return the tally of a share; its tensors are not copied."""
     like = up_like(plan.algorithm, task)
     return read(share.header, share.tensors, wave.empty(), like=like, share=wave.clients)
+
+
+class OnTime(Around):
+    """Has each client answer the task that it was sent, in this round or an earlier one."""
+
+    def __init__(self, engine: Engine, state: ServerState) -> None:
+        super().__init__(engine)
+        self._state = state
+
+    def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+        """Yield the replies of the clients, whose flights are in the state."""
+        for client in cohort:
+            sent = self._state.task_of(task, self._state.flights[client].version, [client])
+            yield from self._engine.exchange(sent, [client])
 
 
 class _Taken:

@@ -100,7 +100,7 @@ class Workers:
     ) -> None:
         """Start no process yet; the directory ``scratch`` is deleted when the workers end."""
         self._count, self._plan, self._engine = count, plan, engine
-        self._timetable = timetable
+        self._timetable, self.waits = timetable, timetable is not None
         self._costs = Costs()
         self._sent = SharedTensors()
         self._members: list[_Member] = []
@@ -111,14 +111,14 @@ class Workers:
         if not self._members:
             self._start()
         plan, order = self._plan, Order.of(self._plan, task, cohort, state)
-        places = self._sent.write(order.sealed()[1])
 
         def shares(wave: Wave) -> Iterator[Tally]:
-            return clock.waiting(self._shares(order, places, wave))
+            return clock.waiting(self._shares(order, wave))
 
         timed = None
         if self._timetable is not None:
-            timed = self._timetable.arrivals(task.round, cohort, state.time or 0.0)
+            start = state.time or 0.0
+            timed = self._timetable.arrivals(task.round, cohort, start, state.flights)
         return in_waves(plan, task, cohort, state, shares, timed)
 
     def close(self) -> None:
@@ -163,10 +163,11 @@ class Workers:
             there.close()
             self._members.append(_Member(process, here, block, desk))
 
-    def _shares(self, order: Order, places: Sequence[Place], wave: Wave) -> Iterator[Tally]:
+    def _shares(self, order: Order, wave: Wave) -> Iterator[Tally]:
         """Yield the tallies of the workers' shares of a wave, in the order in which they come."""
         task, clients = order.task, self._costs.order(wave.clients)
-        job, when = Job(order.share(clients, wave.limits).sealed()[0], places), _when(task)
+        sealed, tensors = order.share(clients, wave.limits).sealed()
+        job, when = Job(sealed, self._sent.write(tensors)), _when(task)
         self._taken.value = 0
         busy = self._members[: len(clients)]
         for member in busy:

@@ -26,8 +26,8 @@ from .run.progress import Display, finish_shown
 from .run.sweep import CORES
 
 __all__ = [
-    *("best", "compare", "export", "pack", "partition", "report", "resume", "run", "sweep"),
-    "tournament",
+    *("best", "compare", "export", "pack", "partition", "replay", "report", "resume", "run"),
+    *("sweep", "tournament"),
 ]
 
 Parser = argparse.ArgumentParser
@@ -199,6 +199,25 @@ def export(parser: Parser, words: Sequence[str]) -> None:
         warnings.simplefilter("always")
         write_model(saved, options.file)
     _say("; ".join([f"written to {options.file}", *(str(note.message) for note in notes)]))
+
+
+def replay(parser: Parser, words: Sequence[str]) -> None:
+    """Train a run with late replies again, from its records, and compare the bits."""
+    parser.epilog = "Example: fedlada replay runs/late"
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of a run")
+    directory = parser.parse_args(words).directory
+    if runs_in(directory) != [directory]:
+        raise ExperimentError(f"{directory} holds several runs; give one of them.")
+    from .run.replay import replayed
+
+    rounds, other = replayed(directory)
+    if other:
+        raise ExperimentError(
+            f"training the {rounds} rounds of {directory} again gives other bits in"
+            f" {', '.join(other)}: its records or checkpoints were changed, a client lied, or this"
+            " machine has other versions, threads or another processor than the run had."
+        )
+    _say(f"training the {rounds} rounds of {directory} again gives the same bits")
 
 
 def best(parser: Parser, words: Sequence[str]) -> None:

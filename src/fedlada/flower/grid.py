@@ -8,6 +8,7 @@ that is stuck half-way cannot delay it.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import time
@@ -130,16 +131,14 @@ class GridEngine:
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Push the task to the cohort and yield replies as they arrive."""
-        codecs = task.codecs
-        for answer in self._exchange(
-            task,
-            cohort,
-            MessageType.TRAIN,
-            lambda content: read_reply(content, self.manifest, codecs),
-        ):
+        for answer in self._exchange(task, cohort, MessageType.TRAIN, self.reply_in(task)):
             self.attendance.note(task.round, answer.client, answer)
             yield answer
             del answer
+
+    def reply_in(self, task: Task) -> Callable[[RecordDict], Reply]:
+        """Return a function that reads a reply to a task with the same codecs."""
+        return functools.partial(read_reply, manifest=self.manifest, codecs=task.codecs)
 
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
         """Push the model to the cohort and yield evaluations as they arrive.
@@ -161,21 +160,28 @@ class GridEngine:
         self, task: Task, cohort: Sequence[int], kind: str, read: Callable[[RecordDict], R]
     ) -> Iterator[R | Failure]:
         end = self.end()
+        messages, missing = self.messages(task, cohort, kind)
+        yield from missing
+        for client, message in answers(self.grid, messages, end):
+            yield self.answer(message, client, read)
+            del message
+
+    def messages(
+        self, task: Task, cohort: Sequence[int], kind: str
+    ) -> tuple[dict[int, Message], list[Failure]]:
+        """Return the task as a message to each client, and the clients that have no node now."""
         self.look_for(cohort)
         parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
         vectors, assignment = pack(parcel), self.assignment(task)
-        messages: dict[int, Message] = {}
+        messages, missing = dict[int, Message](), list[Failure]()
         for client in cohort:
             node = self.node(client)
             if node is None:
-                yield Failure(client=client, reason="not connected", reached=False)
+                missing.append(Failure(client=client, reason="not connected", reached=False))
                 continue
             record = task_record(assignment, vectors, self.manifest, client=client)
             messages[client] = self.message(record, node, kind, task.round)
-        del vectors, assignment, parcel
-        for client, message in answers(self.grid, messages, end):
-            yield self._read(message, client, read)
-            del message
+        return messages, missing
 
     def end(self) -> float | None:
         """Return when a round that begins now must end, by this process's clock."""
@@ -200,9 +206,10 @@ class GridEngine:
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Do nothing: each client learns it with its next task."""
 
-    def _read(
+    def answer(
         self, message: Message | Unreadable | Missing, client: int, read: Callable[[RecordDict], R]
     ) -> R | Failure:
+        """Return what a client answered, or why it did not."""
         if isinstance(message, Missing):
             return Failure(client=client, reason=message.reason, reached=message.reached)
         if isinstance(message, Unreadable):
@@ -245,8 +252,8 @@ class GridEngine:
             [Message(RecordDict(), node, MessageType.QUERY, group_id="fedlada") for node in new]
         )
         nodes = dict(zip(ids, new, strict=True))
-        with Pull(self.grid, list(nodes), time.monotonic() + wait) as replies:
-            for message_id, message in replies:
+        with Pull(self.grid, list(nodes)) as replies:
+            for message_id, message in replies.until(time.monotonic() + wait):
                 if isinstance(message, Unreadable):
                     continue
                 if message.has_error():

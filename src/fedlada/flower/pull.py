@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from flwr.app import Message
@@ -51,8 +51,8 @@ def answers(
     for message_id, key in pushed:
         if not message_id:
             yield key, Missing("not sent", reached=False)
-    with Pull(grid, list(pending), end) as replies:
-        for message_id, message in replies:
+    with Pull(grid, list(pending)) as replies:
+        for message_id, message in replies.until(end):
             yield pending.pop(message_id), message
             del message
     for key in pending.values():
@@ -60,31 +60,44 @@ def answers(
 
 
 class Pull:
-    """Yields replies to messages as they arrive, until all have arrived or the time is up."""
+    """Yields replies to messages as they arrive; messages can be added and dropped meanwhile."""
 
-    def __init__(self, grid: Grid, ids: list[str], end: float | None) -> None:
-        self._grid, self._left, self._end = grid, len(ids), end
+    def __init__(self, grid: Grid, ids: Collection[str] = ()) -> None:
+        self._grid, self._left = grid, set(ids)
         self._waiting = deque(ids)
         self._found: queue.Queue[Found | Exception] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._since: dict[int, float] = {}
         self._numbers = itertools.count()
 
+    def close(self) -> None:
+        """Pull nothing more."""
+        self._closed.set()
+
     def __enter__(self) -> Pull:
-        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed.set()
+        self.close()
 
-    def __iter__(self) -> Iterator[Found]:
+    def add(self, ids: Collection[str]) -> None:
+        """Pull the replies to more messages."""
+        self._left.update(ids)
+        self._waiting.extend(ids)
+
+    def drop(self, message_id: str) -> None:
+        """Pull the reply to this message no longer."""
+        self._left.discard(message_id)
+
+    def until(self, end: float | None) -> Iterator[Found]:
+        """Yield replies until all have arrived, or until this moment."""
         while self._left:
             now = time.monotonic()
-            if self._end is not None and now >= self._end:
+            if end is not None and now >= end:
                 return
             since = list(self._since.values())  # a copy, since threads change it
             stuck = all(now - began > STUCK for began in since)
-            if self._waiting and 0 < len(since) < THREADS and stuck:
+            if self._waiting and len(since) < THREADS and stuck:
                 self._start()
             try:
                 found = self._found.get(timeout=POLL)
@@ -92,8 +105,9 @@ class Pull:
                 continue
             if isinstance(found, Exception):
                 raise found
-            self._left -= 1
-            yield found
+            if found[0] in self._left:
+                self._left.remove(found[0])
+                yield found
             del found
 
     def _start(self) -> None:
@@ -110,6 +124,8 @@ class Pull:
                 message_id = self._waiting.popleft()
             except IndexError:  # other threads have the rest
                 break
+            if message_id not in self._left:  # dropped
+                continue
             self._since[number] = time.monotonic()
             messages: list[Message | Unreadable]
             try:

@@ -29,6 +29,7 @@ from ..server.state import ServerState
 from ..server.watch import watchers
 from ..server.watch.progress import Pace, progress
 from .grid import GridEngine
+from .late import Late, grounded
 from .tree.leaves import Leaves
 
 __all__ = ["KEYS", "Finished", "OnRound", "ServerConfig", "run_server", "server_app"]
@@ -103,6 +104,28 @@ class ServerConfig:
             not (self.clients and asked),
             f"evaluate-cohort is {asked} and clients is {self.clients}; leaves do not evaluate the"
             " model: leave evaluate-cohort out, and evaluate on the server",
+        )
+        self._check_late()
+
+    def _check_late(self) -> None:
+        """Check that replies may be late here, if the plan lets them."""
+        given = f"staleness is {self.plan.staleness}"
+        if not self.plan.staleness:
+            return
+        require(
+            self.plan.deadline is not None,
+            f"{given} and there is no deadline, so a node that is switched off during a task would"
+            " count as under way for good: give deadline, in seconds",
+        )
+        require(
+            not self.clients,
+            f"{given} and clients is {self.clients}; leaves send one tally for all of their"
+            " clients and cannot send late replies: leave staleness out",
+        )
+        require(
+            not self.evaluate_cohort,
+            f"{given} and evaluate-cohort is {self.evaluate_cohort}; the evaluation would wait for"
+            " nodes that still train: leave evaluate-cohort out, and evaluate on the server",
         )
 
     @classmethod
@@ -224,6 +247,10 @@ def _rounds(
         clients=config.clients or None,
         partitions=config.num_partitions or None,
     )
+    late = None
+    if plan.staleness:
+        grounded(state)
+        late = Late(engine, state)
     pace = Pace(state.round)
     plan = dataclasses.replace(plan, cohort=_at_most(plan.cohort))
     survey = None if evaluators is None else Survey(plan, engine, evaluators, name=engine.name)
@@ -235,7 +262,7 @@ def _rounds(
 
     try:
         for record in server.rounds(
-            engine,
+            late or engine,
             plan=plan,
             evaluate=evaluate,
             survey=completed,
@@ -247,6 +274,9 @@ def _rounds(
     except NothingApplied as error:
         causes = engine.attendance.causes[:MOST_CAUSES]
         raise NothingApplied("; ".join([str(error), *causes])) from error
+    finally:
+        if late is not None:
+            late.close()
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ def _check_late(plan: Plan, collector: Collector) -> None:
     """Check that late replies will come, and warn of an algorithm to which they may do harm."""
     require(
         getattr(collector, "waits", False),
-        f"staleness is {plan.staleness}, and this engine yields no late replies: simulate the run"
-        " in one process, with devices and without workers, or leave staleness out",
+        f"staleness is {plan.staleness}, and this engine yields no late replies: simulate the"
+        " run with devices, run it on Flower with one client per node, or leave staleness out",
     )
     server = plan.algorithm.server
     reasons = {type(part).__name__: part.late for part in plan.algorithm.part.chain()}

@@ -29,7 +29,8 @@ class Version:
     """What the server keeps of the task of a round while a reply to it may still count."""
 
     vectors: Vectors
-    """The vectors of the task, as the clients see them."""
+    """The vectors of the task, as the clients see them; x may be left out where nobody trains from
+    it any more: a reply is not compared with it."""
     base: Vector | None
     """What the server adds to a coded delta, from its own vectors of that round
     (:mod:`fedlada.protocol.residual`)."""
@@ -102,7 +103,7 @@ class ServerState:
             task,
             round=version,
             lr=kept.lr,
-            vectors=kept.vectors,
+            vectors=Vectors({"x": task.vectors.x, **kept.vectors}),
             parcel=None,
             nonce=kept.nonce,
             last_accepted={client: last[client] for client in clients if client in last},

@@ -159,10 +159,10 @@ class Experiment(Section):
 
     def _check_staleness(self) -> None:
         key = f"federation.staleness is {self.federation.staleness}"
-        if self.engine.name != "process" or self.engine.workers > 1:
+        if self.engine.name != "process":
             raise ValueError(
-                f"{key}, and only a single process can train late clients; choose"
-                " engine.name=process and engine.workers=1, or leave staleness out"
+                f"{key} and engine.name is {self.engine.name!r}, on which an experiment cannot have"
+                " late replies; choose engine.name=process, or leave staleness out"
             )
         if self.devices is None:
             raise ValueError(

@@ -8,10 +8,11 @@ client has one task at a time, and its first answer ends it, so nothing counts t
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...algorithms import Round, Vector, Vectors
 from ...protocol.messages import Rejection, Reply
@@ -47,6 +48,35 @@ class ByVersion:
         self.ages: list[int] = []
         """The age of each reply that was admitted."""
         self._plain, self._aged = list[float](), list[float]()
+
+    def __copy__(self) -> ByVersion:
+        """Return one for a share of the round: with the limits so far, and without replies."""
+        other = object.__new__(ByVersion)
+        other.__dict__ |= self.__dict__
+        other._newest = copy.copy(self._newest)
+        other._admissions = {self._round: other._newest}
+        other.members, other.ages, other._plain, other._aged = [], [], [], []
+        return other
+
+    def merge(self, other: ByVersion) -> None:
+        """Add the replies of another share of the round."""
+        self.read(other.written())
+
+    def written(self) -> dict[str, list[Any]]:
+        """Return the replies as plain values."""
+        return {
+            "members": [[*member] for member in self.members],
+            "ages": [*self.ages],
+            "plain": [*self._plain],
+            "aged": [*self._aged],
+        }
+
+    def read(self, values: Mapping[str, list[Any]]) -> None:
+        """Add the replies that were written."""
+        self.members += [(client, version) for client, version in values["members"]]
+        self.ages += values["ages"]
+        self._plain += values["plain"]
+        self._aged += values["aged"]
 
     @property
     def ages_replies(self) -> bool:

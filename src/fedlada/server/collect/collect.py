@@ -106,7 +106,8 @@ def collect(
     """Send the task to the cohort, or to a ``share`` of it, and return a mergeable tally.
 
     ``limits`` are the guard's limits if another collector's replies have set them in this round.
-    Call ``close`` on the tally after all shares are merged.
+    Who splits the cohort closes the round: a share asks all of its clients.  Call ``close`` on the
+    tally after all shares are merged.
     """
     tally = new_tally(plan, task, cohort, state)
     if limits is not None:
@@ -114,7 +115,7 @@ def collect(
     clock, here = clock or Clock(), partial(_placed, device=task.vectors.x.device)
     for reply in clock.waiting(engine.exchange(task, cohort if share is None else share)):
         tally.add(reply if isinstance(reply, Failure) else judged(here, reply, reply))
-        if tally.enough(plan.close_after):
+        if share is None and tally.enough(plan.close_after):
             break
     return tally
 

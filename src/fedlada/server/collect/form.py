@@ -55,6 +55,10 @@ def written(tally: Tally) -> tuple[dict[str, Any], dict[str, list[Tensor]]]:
         "incidents": [[client, reasons] for client, reasons in tally.incidents.items()],
     }
     named = {f"total/{name}": ts for name, ts in tensors.items()}
+    if tally.late is not None:
+        whole, tensors = tally.whole.written()
+        header["late"] = {"whole": whole, **tally.late.written()}
+        named |= {f"whole/{name}": ts for name, ts in tensors.items()}
     for i, measured in enumerate(tally.held):
         named |= {f"held/{i}/{name}": v.tensors for name, v in measured.reply.vectors.items()}
     return header, named
@@ -73,7 +77,8 @@ def read(
     ``like`` has a vector with the right types and shapes for each ``up`` vector.  The tensors are
     not copied, and only read.  Raises only :class:`MalformedReply`.
     """
-    values, tally, most = table(header, KEYS), empty, len(share)
+    late = {} if empty.late is None else {"late"}
+    values, tally, most = table(header, {*KEYS, *late}), empty, len(share)
     tally.accepted = _clients(values["accepted"], share)
     for name in COUNTERS:
         setattr(tally, name, Counter(counts(values[name])))
@@ -82,10 +87,16 @@ def read(
     tally.local_seconds = number(values["local_seconds"])
     tally.contributed = _contributed(values["contributed"], tally.accepted)
     held, totals = items(values["held"], most=most), _under("total/", tensors)
+    wholes = _under("whole/", tensors)
     # Every tensor must belong to the sums or to a held reply: nothing is read and then ignored.
-    if len(totals) + len(held) * len(like) != len(tensors):
+    if len(totals) + len(wholes) + len(held) * len(like) != len(tensors):
         raise MalformedReply("wrong vectors of a tally")
-    _form(tally.total, "read")(values["total"], totals, like, most=most)
+    averaged = {name: vector for name, vector in like.items() if name not in tally.summed}
+    _form(tally.total, "read")(values["total"], totals, averaged, most=most)
+    if tally.late is not None:
+        tally.late.read(values["late"])
+        summed = {name: like[name] for name in tally.summed}
+        tally.whole.read(values["late"]["whole"], wholes, summed, most=most)
     observed = Mean()
     observed.read(values["observed"], {}, {}, most=most)
     tally.observed = observed

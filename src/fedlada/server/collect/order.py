@@ -18,11 +18,14 @@ from ...protocol.engine import Engine
 from ...protocol.messages import Task
 from ..guard import CENTRE, Limit
 from ..plan import Plan
-from ..state import ServerState
+from ..state import ServerState, Version
 from .collect import collect
 from .tally import Tally
 
 __all__ = ["Order", "Sealed"]
+
+BASE = "coded delta"
+"""The name of a version's base among its vectors; no vector of an algorithm can have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +45,28 @@ class Order:
     @classmethod
     def of(cls, plan: Plan, task: Task, cohort: Sequence[int], state: ServerState) -> Order:
         """Return the order of a round, still without clients."""
+        who, known = {*cohort, *state.flights}, state.contributed
         needed = ServerState(
             _beside(plan, task, state.vectors),
             round=state.round,
             updates=state.updates,
             run=state.run,
-            contributed={c: state.contributed[c] for c in cohort if c in state.contributed},
+            contributed={client: known[client] for client in who if client in known},
             history=state.history,
             variances=state.variances,
+            last_accepted={c: state.last_accepted[c] for c in who if c in state.last_accepted},
+            flights=dict(state.flights),
+            versions=dict(state.versions),
         )
         return cls(task=task, cohort=list(cohort), state=needed)
 
     def share(self, clients: Sequence[int], limits: Mapping[str, Limit] | None) -> Order:
         """Return the order for these clients."""
-        return replace(self, clients=clients, limits=limits)
+        flights = self.state.flights
+        used = {self.task.round, *(flights[client].version for client in clients if flights)}
+        versions = {n: kept for n, kept in self.state.versions.items() if n in used}
+        state = replace(self.state, versions=versions)
+        return replace(self, clients=clients, limits=limits, state=state)
 
     def collect(self, plan: Plan, engine: Engine, clients: Iterable[int] | None = None) -> Tally:
         """Collect the share, or ``clients`` of it, which an engine in process may take one by one.
@@ -63,7 +74,7 @@ class Order:
         The collector of the whole cohort closes the round, so ``plan.close_after`` has no effect.
         """
         return collect(
-            replace(plan, close_after=None),
+            plan,
             engine,
             self.task,
             self.cohort,
@@ -108,14 +119,21 @@ class Order:
 
     def sealed(self) -> tuple[Sealed, list[Tensor]]:
         """Return the order without its tensors, and the tensors, which are sent separately."""
-        sent, held = self.task.vectors, self.state.vectors
+        sent, held, late = self.task.vectors, self.state.vectors, self.state.versions
+        packed = {n: _packed(kept, self.task) for n, kept in late.items()}
         bare = replace(
             self,
             task=replace(self.task, vectors=Vectors(), parcel=None, codecs=Codecs()),
-            state=replace(self.state, vectors=Vectors()),
+            state=replace(
+                self.state,
+                vectors=Vectors(),
+                versions={n: replace(v, vectors=Vectors(), base=None) for n, v in late.items()},
+            ),
         )
-        tensors = [t for vector in (*sent.values(), *held.values()) for t in vector]
-        return Sealed(bare, _lengths(sent), _lengths(held)), tensors
+        every = [sent, held, *packed.values()]
+        tensors = [t for vectors in every for vector in vectors.values() for t in vector]
+        lengths = {number: _lengths(vectors) for number, vectors in packed.items()}
+        return Sealed(bare, _lengths(sent), _lengths(held), lengths), tensors
 
 
 Lengths = list[tuple[str, int]]
@@ -129,15 +147,22 @@ class Sealed:
     order: Order
     sent: Lengths
     held: Lengths
+    late: Mapping[int, Lengths]
+    """Of what is kept of the tasks of earlier rounds."""
 
     def opened(self, tensors: Iterable[Tensor], codecs: Codecs) -> Order:
         """Return the order with its tensors."""
         rest, order = iter(tensors), self.order
         sent, held = _vectors(self.sent, rest), _vectors(self.held, rest)
+        versions = {}
+        for number, lengths in self.late.items():
+            vectors = _vectors(lengths, rest)
+            base = vectors.pop(BASE, None)
+            versions[number] = replace(order.state.versions[number], vectors=vectors, base=base)
         return replace(
             order,
             task=replace(order.task, vectors=sent, codecs=codecs),
-            state=replace(order.state, vectors=held),
+            state=replace(order.state, vectors=held, versions=versions),
         )
 
 
@@ -153,6 +178,12 @@ def _beside(plan: Plan, task: Task, server: Vectors) -> Vectors:
         names += [name for name in plan.algorithm.down if name != "x"]
     coded = (n for n in names if n not in task.vectors or not task.codecs.of("down", n).exact)
     return server.only(name for name in coded if name in server)
+
+
+def _packed(kept: Version, task: Task) -> Vectors:
+    """Return what is kept of a task; the vectors of the present one are sent anyway."""
+    base = Vectors() if kept.base is None else Vectors({BASE: kept.base})
+    return base if kept.nonce == task.nonce else Vectors({**kept.vectors, **base})
 
 
 def _lengths(vectors: Vectors) -> Lengths:

@@ -78,7 +78,7 @@ class Tally:
         they are late, these are averaged without weights, or the sum would miss a part of each.
         """
         self.total, self.cohort, self.admission = total, cohort, admission
-        self._summed, self._whole = frozenset(summed), Mean()
+        self.summed, self.whole = frozenset(summed), Mean()
         self.accepted: list[int] = []
         self.failures, self.rejected = Counter[str](), Counter[str]()
         self.limited = Counter[str]()
@@ -167,6 +167,9 @@ class Tally:
         assert merge is not None
         merge(other.total)
         self.observed.merge(other.observed)
+        self.whole.merge(other.whole)
+        if self.late is not None and other.late is not None:
+            self.late.merge(other.late)
         self.accepted += other.accepted
         self.contributed |= other.contributed
         for name in ("failures", "rejected", "limited", "reported"):
@@ -187,7 +190,7 @@ class Tally:
 
     def mean(self) -> Vectors:
         """Return the combined vectors of the accepted replies."""
-        return Vectors(self.total.vectors() | (self._whole.vectors() if self._summed else {}))
+        return Vectors(self.total.vectors() | (self.whole.vectors() if self.summed else {}))
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return means and standard deviations of the metrics that clients reported."""
@@ -263,9 +266,9 @@ class Tally:
             scalars = {"steps": float(reply.steps), "lr_sum": reply.lr_sum}
             scalars[NORM] = _square(reply.vectors.delta.norm())
         vectors = reply.vectors
-        if self._summed:
-            self._whole.fold(vectors.only(self._summed))
-            vectors = vectors.only(name for name in vectors if name not in self._summed)
+        if self.summed:
+            self.whole.fold(vectors.only(self.summed))
+            vectors = vectors.only(name for name in vectors if name not in self.summed)
         self.total.fold(vectors, weight=weight, scalars=scalars)
         observed = {f"metric:{name}": value for name, value in reply.metrics.items()}
         observed |= {f"square:{name}": value * value for name, value in reply.metrics.items()}

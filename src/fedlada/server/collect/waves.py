@@ -64,11 +64,13 @@ def in_waves(
     are those of simulated time, which moves with them.
     """
     tally = new_tally(plan, task, cohort, state)
+    summed = tally.summed
     left = deque(map(Arrival, cohort) if arrivals is None else arrivals)
     while left and not tally.enough(plan.close_after):
         size, clients = _surely_asked(plan, tally), list[int]()
         while left and len(clients) < size:
             arrival = left.popleft()
+            state.flights.pop(arrival.client, None)
             if arrivals is not None:
                 state.time = max(state.time or 0.0, arrival.time)
             if arrival.failure is None:
@@ -80,7 +82,7 @@ def in_waves(
         before = copy.copy(tally.admission)
 
         def empty(before: Admission | NoGuard | Private | ByVersion = before) -> Tally:
-            return Tally(plan.aggregator(), cohort, copy.copy(before))
+            return Tally(plan.aggregator(), cohort, copy.copy(before), summed=summed)
 
         wave = Wave(clients=clients, limits=before.limits, last=not left, empty=empty)
         counted = tally.counted
