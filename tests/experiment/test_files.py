@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlada.experiment.config.cells import cells
+from fedlada.experiment.config.reading import read
 from fedlada.experiment.packed import packed_runs
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.tournament.file import read_tournament
@@ -18,8 +19,9 @@ from fedlada.experiment.tournament.stages import stages
 from places import ROOT
 
 FILES = sorted((ROOT / "experiments").glob("**/*.toml"))
-SWEEPS = [file for file in FILES if "tournament" not in file.parts]
 TOURNAMENTS = sorted((ROOT / "experiments" / "tournament").glob("*.toml"))
+SINGLE = [ROOT / "experiments" / "time" / "digits_late.toml"]
+SWEEPS = [file for file in FILES if file not in TOURNAMENTS + SINGLE]
 PACKED = [
     f for name in ("attacks", "desk") for f in ROOT.glob(f"experiments/{name}/results/*.jsonl")
 ]
@@ -33,6 +35,12 @@ def test_every_sweep_is_readable_and_says_how_it_is_run(file):
     assert f"fedlada sweep {file.relative_to(ROOT)}" in text
     name = next(iter(found.values())).name
     assert f"runs/{name}" in text
+
+
+@pytest.mark.parametrize("file", SINGLE, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_single_experiment_is_readable_and_says_how_it_is_run(file):
+    assert f"fedlada run {file.relative_to(ROOT)}" in file.read_text()
+    assert read(file).name
 
 
 @pytest.mark.parametrize("file", TOURNAMENTS, ids=lambda file: file.name)
