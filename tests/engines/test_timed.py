@@ -103,6 +103,22 @@ def test_a_schedule_is_the_time_of_a_run_and_who_is_heard(rule):
     assert cost.seconds == pytest.approx(run.records[-1].time)
 
 
+@pytest.mark.parametrize(
+    ("plan", "devices"),
+    [
+        ({"cohort": 20, "rounds": 200}, Devices(drop_out=0.1)),
+        ({"cohort": 26, "close_after": 20, "rounds": 200}, Devices(speeds=0.5)),
+        ({"cohort": 20, "close_after": 5, "staleness": 20, "rounds": 400}, Devices(speeds=1.5)),
+    ],
+    ids=["all", "early", "late"],
+)
+def test_cost_predicts_the_seconds_of_runs_with_other_seeds(plan, devices):
+    timetable = Timetable(devices, Work(1e5, 1e5, lambda client: 50))
+    predicted = time_of(Plan(**plan), timetable, clients=100).seconds
+    *_, last = schedule(Plan(seed=1, **plan), timetable, clients=100)
+    assert predicted == pytest.approx(last.time, rel=0.1)
+
+
 def test_a_round_ends_with_its_last_reply_or_at_its_deadline():
     devices = Devices(steps=2)
     run = timed(devices, rounds=1)
