@@ -307,6 +307,7 @@ def test_ranks_of_torchrun_end_in_the_bits_of_one_process(tmp_path):
         alone.run()
         continued = run(1, rounds=4, checkpoints=saved + name, **named(name))
         assert continued.state.round == 4
+        assert continued.state.time == alone.state.time
         assert same_bits(alone.state.vectors, continued.state.vectors)
         continued.close()
 
