@@ -71,7 +71,7 @@ OTHER = {
 }
 LATE = {"deadline", "staleness"}
 """Fields that need clients who may be late."""
-NEEDED = {"staleness": {"close_after": 4}, "privacy": {"cohort": 0.5}}
+NEEDED = {"staleness": {"close_after": 4, "deadline": 60.0}, "privacy": {"cohort": 0.5}}
 """Fields without which another has no meaning."""
 STALE = {"staleness": 3, "close_after": 4}
 CASES = [(name, *values) for name in FIELDS for values in OTHER[name]]
@@ -173,7 +173,6 @@ def test_the_identity_is_plain_and_survives_a_file():
         (STALE | {"cohort": 0.5}, "cohort is a share of the clients; with staleness it is the"),
         (STALE | {"cohort": 4}, "cohort is 4 and close_after is 4, so every round waits for all"),
         (STALE | {"aggregator": "coordinate-median"}, "takes no weights: choose aging='none'"),
-        (STALE | {"workers": 2}, "several processes share the clients of a round"),
         ({"aging": "square"}, "aging is 'square'; it must be one of root, none"),
         ({"lr_decay": 2.0}, "lr_decay is 2.0; it must be above 0 and at most 1"),
         ({"seed": -1}, "seed is -1; it must be a whole number, 0 or more"),
