@@ -30,7 +30,8 @@ from fedlada.server.server import Server
 
 CLIENTS, COHORT, MINIMUM = 40, 10, 3
 RATES = {"drop out": 0.15, "twice": 0.05, "two unlike": 0.05, "stale": 0.05}
-RATES |= {"next to no lr_sum": 0.02, "1e9 steps": 0.02}  # rejected by what the others say
+RATES |= {"next to no lr_sum": 0.02, "1e9 steps": 0.02, "extreme numbers": 0.02}
+# These three are rejected by what the others say.
 RATES |= dict.fromkeys((name for name in REJECTED if name != "stale"), 0.2 / (len(REJECTED) - 1))
 RESUMED = 0.01
 """How often a round ends with the server thrown away."""

@@ -333,7 +333,8 @@ def test_a_fault_of_any_kind_and_age_is_rejected_or_limited(fault, outside):
         assert max(Counter(m for r in records for m in r.members).values()) == 1
     else:
         assert sum((Counter(r.failures) for r in records), Counter())["dropped out"] or trouble
-    assert any(r.round - 1 > v for r, v in answers) or fault in REJECTED or fault == "drop out"
+    never = (*REJECTED, "drop out", "extreme numbers")  # in float64 their norm is not finite
+    assert any(r.round - 1 > v for r, v in answers) or fault in never
 
 
 def same_sign(state: ServerState) -> bool:

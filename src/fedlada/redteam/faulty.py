@@ -113,6 +113,13 @@ def _all_tensors(change: Callable[[Tensor], Tensor]) -> Callable[[Vector], Vecto
     return lambda vector: Vector(change(t) for t in vector)
 
 
+def _extreme(vector: Vector) -> Vector:
+    """Return the largest finite numbers, whose products are infinities of both signs."""
+    return Vector(
+        torch.full_like(t, (-1) ** i * 0.9 * torch.finfo(t.dtype).max) for i, t in enumerate(vector)
+    )
+
+
 def _missing(reply: Reply, _: Reply | None) -> list[Reply | Failure]:
     return [replace(reply, vectors=Vectors(list(reply.vectors.items())[:-1]))]
 
@@ -165,6 +172,7 @@ BEYOND: dict[str, Fault] = {
     "huge v": _changed(lambda v: v.full_like(1e4), only="v"),
     "delta x 1000": _changed(lambda delta: delta * 1000, only="delta"),
     "delta x -1000": _changed(lambda delta: delta * -1000, only="delta"),
+    "extreme numbers": _changed(_extreme),
     "1e15 examples": _said(examples=10**15),
     "1e9 steps": _said(steps=10**9, lr_sum=1e9),
     "next to no lr_sum": _said(steps=1, lr_sum=1e-12),
