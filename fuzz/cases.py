@@ -25,7 +25,7 @@ import zstandard
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import nn
 
-from fedlada.algorithms import Vector, Vectors, algorithm
+from fedlada.algorithms import Algorithm, Vector, Vectors, algorithm
 from fedlada.flower.wire.records import (
     HEADER,
     METRICS,
@@ -38,7 +38,7 @@ from fedlada.flower.wire.records import (
 )
 from fedlada.protocol.codecs import Codecs
 from fedlada.protocol.messages import Rejection, Reply, Task, reply_parcel
-from fedlada.server.guard.admission import Admission, Admitted
+from fedlada.server.guard.admission import Accounts, Admission, Admitted
 from fedlada.server.guard.limits import Guard
 
 CORPUS = Path(__file__).with_name("corpus.txt")
@@ -97,7 +97,39 @@ PAYLOADS = {
     for name, codecs in CODED.items()
 }
 BOMBS = [zstandard.ZstdCompressor().compress(bytes(size)) for size in (0, 1, 780, 10**4, 10**7)]
-HISTORY = {name: [(1.0, 0.1, 10)] for name in (*UP, "steps", "lr_sum", "examples")}
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another algorithm in a later round, and what the server knows then."""
+
+    algorithm: Algorithm
+    state: Vectors
+    task: Task
+
+    @classmethod
+    def of(cls, name: str) -> Other:
+        """Start it, and let what the server adds up point in a direction of both signs."""
+        chosen = algorithm(name)
+        state = chosen.start(X)
+        for total in chosen.sums:
+            state[total.into] = Vector((-1.0) ** i * t for i, t in enumerate(X))
+        state.buffers = STATE.buffers
+        sent = state.only((*chosen.down, "buffers"))
+        return cls(chosen, state, replace(TASK, vectors=sent))
+
+    def admission(self, **settings: Any) -> Admission:
+        """Start a round of its guard."""
+        accounts = Accounts(self.algorithm, self.state, {})
+        cohort = [HONEST["client"]]
+        return Admission(Guard(), self.algorithm, self.task, cohort, accounts=accounts, **settings)
+
+
+FEDLADA = Other(ALGORITHM, STATE, TASK)
+OTHERS = {
+    name: Other.of(name) for name in ("scaffold", "feddyn", "fedlion", "sharedmuon", "fedlalr")
+}
+"""Algorithms with sums and with shared momenta."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +142,7 @@ class Case:
     """Whether the guard has seen earlier rounds."""
     weighting: Any = "uniform"
     codecs: Codecs = field(default_factory=Codecs)
+    other: Other | None = None
 
 
 class Source:
@@ -332,6 +365,27 @@ def coded(source: Source) -> tuple[RecordDict, Codecs]:
     return spoiled(source, content) if source.below(4) == 1 else content, CODED[name]
 
 
+EXTREMES = [3e38, -3e38, 1e-38, -1e-38, 0.0, 1.0, 1.7e308]
+"""Finite numbers; in a smaller type the largest counts as the largest that it has."""
+
+
+def extreme(source: Source) -> tuple[RecordDict, Other]:
+    """An algorithm's reply of extreme finite numbers, with some things wrong, and the algorithm."""
+    other = source.pick(list(OTHERS.values()))
+    vectors = Vectors()
+    for name in other.algorithm.up:
+        vectors[name] = Vector(
+            torch.tensor(
+                [min(source.pick(EXTREMES), torch.finfo(t.dtype).max) for _ in range(t.numel())],
+                dtype=t.dtype,
+            ).view_as(t)
+            for t in X
+        )
+    vectors.buffers = STATE.buffers
+    content = reply_record(replace(REPLY, vectors=vectors))
+    return spoiled(source, content) if source.below(4) == 1 else content, other
+
+
 def answer() -> RecordDict:
     """An honest answer to the question which client a node is."""
     return RecordDict({HEADER: ConfigRecord({"client": 3, "clients": 9, "site": "a"})})
@@ -356,7 +410,7 @@ def travelled(source: Source) -> RecordDict | None:
     return content
 
 
-CODED_KIND = 7
+EXTREME_KIND, CODED_KIND = 6, 7
 
 
 def case(data: bytes) -> Case | None:
@@ -369,6 +423,9 @@ def case(data: bytes) -> Case | None:
     if kind == CODED_KIND:
         content, codecs = coded(source)
         return Case(content, known=known, weighting=weighting, codecs=codecs)
+    if kind == EXTREME_KIND:
+        content, other = extreme(source)
+        return Case(content, known=known, weighting=weighting, other=other)
     content = travelled(source) if kind == 1 else spoiled(source, reply())
     return None if content is None else Case(content, known=known, weighting=weighting)
 
@@ -421,15 +478,11 @@ def metered(case: Case) -> int:
 
 def admit(reply: Reply, case: Case) -> Admitted | Rejection:
     """What the guard makes of the reply."""
-    admission = Admission(
-        Guard(),
-        ALGORITHM,
-        TASK,
-        [HONEST["client"]],
-        history=HISTORY if case.known else {},
-        weighting=case.weighting,
-        updates=int(case.known),
-    )
+    other = case.other or FEDLADA
+    settings = {"weighting": case.weighting, "updates": int(case.known)}
+    names = other.admission(history={}, **settings).quantities if case.known else ()
+    history = {name: [(1.0, 0.1, 10)] for name in names}
+    admission = other.admission(history=history, **settings)
     measured = admission.measure(reply)
     if isinstance(measured, Rejection):
         return measured

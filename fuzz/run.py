@@ -77,7 +77,7 @@ def minimise() -> None:
     output, _ = merging.communicate()
     if merging.returncode or not any(small.iterdir()):
         raise RuntimeError(f"the corpus could not be minimised:\n{output[-2000:]}")
-    named = {n: data for n, data in corpus().items() if n.startswith(("crash-", "honest-"))}
+    named = {n: data for n, data in corpus().items() if n.startswith(("crash-", "extreme-", "honest-"))}
     kept = named | {path.name: path.read_bytes() for path in small.iterdir()}
     CORPUS.write_text("".join(f"{name} {kept[name].hex()}\n" for name in sorted(kept)))
     shutil.rmtree(WORK / "new")

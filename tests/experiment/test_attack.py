@@ -3,13 +3,15 @@
 import dataclasses
 import io
 import json
+import tomllib
 from pathlib import Path
 
 import polars as pl
 import pytest
 from rich.console import Console
 
-from fedlada import simulate
+from federations import KINDS
+from fedlada import ALGORITHMS, simulate
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
 from fedlada.experiment.config.cells import cells
@@ -264,6 +266,13 @@ def test_runs_without_an_attack_have_no_table():
 def test_what_cannot_be_attacked_or_defended_is_a_sentence(place, words, sentence):
     with pytest.raises(ExperimentError, match=sentence):
         read(place / "fedlada.toml", words)
+
+
+def test_the_table_of_attacks_has_every_algorithm_and_three_seeds_of_every_kind():
+    text = (ROOT / "experiments" / "attacks" / "family.toml").read_text()
+    kinds, others = (set(cell["algorithm"]) for cell in tomllib.loads(text)["sweep"]["cell"][:2])
+    assert kinds == set(KINDS)
+    assert others == ALGORITHMS.keys() - kinds
 
 
 def test_the_page_on_attacks_lists_every_attack_and_every_defence():
