@@ -27,6 +27,8 @@ HERE = Path(__file__).parent
 WORK = Path(tempfile.gettempdir()) / "fedlada-fuzz"
 KEPT = WORK / "kept"
 """The kept corpus, as the files that the fuzzer reads."""
+ALWAYS = ("crash-", "extreme-", "honest-")
+"""Inputs with these names stay in the corpus."""
 LONGEST, RSS = 1024, 1024
 """Bytes of an input, and megabytes of the process, at most."""
 
@@ -77,7 +79,7 @@ def minimise() -> None:
     output, _ = merging.communicate()
     if merging.returncode or not any(small.iterdir()):
         raise RuntimeError(f"the corpus could not be minimised:\n{output[-2000:]}")
-    named = {n: data for n, data in corpus().items() if n.startswith(("crash-", "extreme-", "honest-"))}
+    named = {n: data for n, data in corpus().items() if n.startswith(ALWAYS)}
     kept = named | {path.name: path.read_bytes() for path in small.iterdir()}
     CORPUS.write_text("".join(f"{name} {kept[name].hex()}\n" for name in sorted(kept)))
     shutil.rmtree(WORK / "new")
