@@ -128,6 +128,12 @@ def test_everybody_has_the_same_number_of_tries_on_every_problem(tmp_path, playe
             read_tournament(written(tmp_path, FILE.replace(old, new, 1)))
 
 
+def test_the_clients_of_a_tournament_are_trained_at_once_if_that_is_faster(played):
+    _, base = played
+    runs = [run for part in base.glob("*/*") if part.is_dir() for run in runs_in(part)]
+    assert {RunDirectory(run).config.engine.at_once for run in runs} == {"auto"}
+
+
 def test_a_stopped_tournament_resumed_has_the_records_of_one_that_was_not(
     tmp_path, played, monkeypatch
 ):
