@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
@@ -118,7 +119,8 @@ def test_a_sweep_that_was_stopped_ends_its_processes_and_goes_on(tmp_path, how):
         assert time.monotonic() < until, "the run went on without its sweep"
         time.sleep(0.01)
     done = RunDirectory(first).last_record()["round"]
-    RunDirectory(first).prepare(cells(file, [f"federation.rounds={done + 2}"])[first.name])
+    config = cells(file, [f"federation.rounds={done + 2}"])[first.name].at_once_if_faster()
+    RunDirectory(first).prepare(config)
     # The records may be one round ahead of the checkpoint.
     rounds = [record.round for record in execute.run(first)]
     assert rounds in ([done + 1, done + 2], [done, done + 1, done + 2])
@@ -155,7 +157,7 @@ def test_runs_of_a_sweep_may_have_workers(tmp_path, swept, capsys):
     name = "fedlada-lr0.01-seed0"
     one, other = (frame([base]).filter(pl.col("run") == name) for base in (swept / "out", tmp_path))
     same = ["validation_accuracy", "drift", "consistency", "client_loss"]
-    assert one[same].equals(other[same])
+    assert_frame_equal(one[same], other[same])  # but for last bits: auto may have chosen otherwise
 
 
 def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):
