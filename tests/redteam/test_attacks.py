@@ -1,5 +1,6 @@
 """Attacks: each does what its line says, and colluders lie in place of their honest replies."""
 
+import dataclasses
 import math
 import statistics
 
@@ -10,12 +11,16 @@ from fedlada import ALGORITHMS, algorithm
 from fedlada.algorithms import Round, Vector, Vectors
 from fedlada.engines import Failure, Reply, Task
 from fedlada.errors import FedladaError
+from fedlada.privacy.news import plain_reply, private_reply
+from fedlada.protocol.codecs import Codecs
+from fedlada.protocol.messages import Clips
 from fedlada.redteam.attacks import ATTACKS, Target
 from fedlada.redteam.hostile import Hostile, colluders_of
 from fedlada.redteam.poison import TARGET, Stamp, backdoored, flipped
 from fedlada.redteam.sight import Sight, mean_of
-from fedlada.server.guard import Admission, Guard
+from fedlada.server.guard import Admission, Admitted, Guard
 from fedlada.server.guard.contract import Contract
+from fedlada.server.private.admission import Private
 
 NAMES = {"parameters": ["0.weight", "0.bias", "2.weight", "2.bias"], "buffers": []}
 SHAPES = ((4, 3), (4,), (3, 4), (3,))
@@ -325,3 +330,28 @@ def test_a_cohort_of_colluders_alone_knows_its_own_replies():
     )
     (false,) = hostile.exchange(sight.task, [0])
     assert false.vectors.delta.distance(own.vectors.delta * -1.0) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore:.*training ended in numbers that are not finite")
+@pytest.mark.parametrize("name", ["fedavg", "fedcm", "fedlada", "scaffold"])
+def test_in_a_private_run_a_lie_is_no_longer_than_an_honest_reply_may_be(name):
+    """Colluders clip, so that the server admits them; an honest reply stays what it is."""
+    sight, own = scene(name)
+    chosen, zeros = sight.algorithm, sight.task.vectors.x.zeros
+    clips = Clips(steps=5, lengths=dict.fromkeys(chosen.up, 20.0))
+    task = dataclasses.replace(sight.task, clips=clips, codecs=Codecs(up={"*": "fixed"}))
+    kept = Vectors((kept, zeros(kept)) for kept in chosen.client_state)
+    r = Round(steps=5, lr_sum=0.5)
+    sent = [private_reply(chosen, task, reply, kept, r)[0] for reply in (own, *sight.honest)]
+    for vector, plain in plain_reply(chosen, task, sent[0]).vectors.items():
+        assert plain.distance(own.vectors[vector]) < 1e-9 * own.vectors[vector].norm()
+    for attack in ATTACKS.values():
+        if attack.unfit(target(name)) is None:
+            hostile = Hostile(Given(sent), attack, {0}, algorithm=chosen, names=NAMES)
+            false, *others = hostile.exchange(task, range(6))
+            judge = Private(chosen, task, range(6))
+            assert isinstance(judge.admit(judge.measure(false)), Admitted)
+            assert others == sent[1:]
+    honest = Hostile(Given(sent), ATTACKS["label-flip"], {0}, algorithm=chosen, names=NAMES)
+    same = next(honest.exchange(task, range(6))).vectors
+    assert all(v.distance(sent[0].vectors[n]) < 1e-6 for n, v in same.items())

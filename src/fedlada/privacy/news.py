@@ -7,7 +7,6 @@ that it is at most 1 long.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,10 @@ from ..errors import warn_here
 from ..protocol.codecs.fixed import length_of
 from ..protocol.messages import Reply, Task
 
-__all__ = ["known_of", "nominal", "private_reply", "roots_of"]
+__all__ = ["known_of", "nominal", "plain_reply", "private_reply", "roots_of"]
+
+LONGEST = 1e30
+"""No news is as long as this; float32 holds one over it with all its bits."""
 
 
 def nominal(algorithm: Algorithm, steps: int, lr: float) -> Round:
@@ -80,6 +82,20 @@ def private_reply(
     return bare, kept
 
 
+def plain_reply(algorithm: Algorithm, task: Task, reply: Reply) -> Reply:
+    """Return what a private reply says in full: what a client without data would send, and it."""
+    clips = task.clips
+    assert clips is not None
+    known = known_of(algorithm, task.vectors, nominal(algorithm, clips.steps, task.lr))
+    roots, vectors = roots_of(algorithm), Vectors()
+    for name, news in reply.vectors.items():
+        vector = news * clips.lengths[name]
+        if name in known:
+            vector = vector + known[name].to(vector)
+        vectors[name] = vector * vector if name in roots else vector
+    return replace(reply, vectors=vectors)
+
+
 def _without(algorithm: Algorithm, kept: Vectors, lost: Vectors, r: Round) -> Vectors:
     """Return what a client keeps: what the server sums up stays the sum of what clients keep."""
     kept = Vectors(kept)
@@ -96,10 +112,10 @@ def _without(algorithm: Algorithm, kept: Vectors, lost: Vectors, r: Round) -> Ve
 def _clipped(news: Vector, clip: float) -> _Part:
     """Return a part in units of its clip, at most 1 long, and what was cut off."""
     length = length_of(news)
-    if not length < math.inf:  # also if it is NaN
+    if not length < LONGEST:  # also if it is NaN
         warn_here(
-            "its training ended in numbers that are not finite, so its reply counts as"
-            " nothing; lower lr or clip gradients"
+            "its training ended in numbers that are not finite or close to that, so its reply"
+            " counts as nothing; lower lr or clip gradients"
         )
         return _Part(news.zeros_like(), None)
     if length <= clip:

@@ -9,12 +9,14 @@ then replaces the replies of the colluders by false ones.  :mod:`.attacks` has t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ..algorithms import Algorithm
+from ..algorithms import Algorithm, Round, Vectors
 from ..engines.around import Around
 from ..errors import require
+from ..privacy.news import plain_reply, private_reply
 from ..protocol.engine import Engine
-from ..protocol.messages import Failure, Reply, Task
+from ..protocol.messages import Failure, Reply, Task, reply_parcel
 from .attacks import Attack
 from .sight import Sight
 
@@ -38,7 +40,11 @@ def colluders_of(clients: int, attackers: float) -> frozenset[int]:
 
 
 class Hostile(Around):
-    """An engine some of whose clients collude; all replies of a round are held in memory."""
+    """An engine some of whose clients collude; all replies of a round are held in memory.
+
+    In a private run the colluders clip their lies as honest clients clip their replies: the server
+    counts a longer one as nothing.
+    """
 
     def __init__(
         self,
@@ -70,11 +76,24 @@ class Hostile(Around):
             yield from self._engine.exchange(task, [c for c in cohort if c not in self._colluders])
             return
         replies = list(self._engine.exchange(task, cohort))
-        false = [r for r in replies if isinstance(r, Reply) and r.client in self._colluders]
+        seen = [self._plain(task, r) for r in replies if isinstance(r, Reply)]
+        false = [r for r in seen if r.client in self._colluders]
+        honest = [r for r in seen if r.client not in self._colluders]
         others = [r for r in replies if r.client not in self._colluders]
-        honest = [r for r in others if isinstance(r, Reply)]
         sight = Sight(task, self._algorithm, honest or false, names=self._names, seed=self._seed)
         for reply in false:
-            yield self._attack.lie(sight, reply, self._strength)
+            yield self._sent(task, self._attack.lie(sight, reply, self._strength))
         yield from (r for r in replies if isinstance(r, Failure) and r.client in self._colluders)
         yield from others
+
+    def _plain(self, task: Task, reply: Reply) -> Reply:
+        return reply if task.clips is None else plain_reply(self._algorithm, task, reply)
+
+    def _sent(self, task: Task, lie: Reply) -> Reply:
+        if task.clips is None:
+            return lie
+        x, r = task.vectors.x, Round(steps=lie.steps, lr_sum=lie.lr_sum)
+        kept = Vectors((name, x.zeros(name)) for name in self._algorithm.client_state)
+        bare, _ = private_reply(self._algorithm, task, lie, kept, r)
+        parcel = reply_parcel(bare, task)
+        return replace(bare, vectors=parcel.vectors, received=parcel.nbytes)

@@ -14,6 +14,7 @@ from rich.text import Text as Line
 
 from ..results.scores import unapplied
 from .page import Block, Table, Text
+from .privacy import spent
 from .problems import read_problems
 from .tables import attacks, clients, costs, incidents, scores
 
@@ -40,14 +41,14 @@ def compared(
     targets: Sequence[float] | None = None,
     rounds: int | None = None,
 ) -> list[Block]:
-    """Return the scores, the costs of targets and attacks, and the replies that were not used.
+    """Return the scores, the costs of targets and attacks, epsilon, and the replies not used.
 
     If the runs are of several problems, each has its tables.
     """
     blocks: list[Block] = []
     for name, runs in read_problems(directories, targets, rounds).items():
         tables = [scores(runs), *clients(runs), *costs(runs)]
-        tables += [*attacks(runs), *incidents(runs)]
+        tables += [*attacks(runs), *spent(runs), *incidents(runs)]
         blocks += [_headed(block, name) if name else block for block in tables]
         blocks += [Text(warning, warns=True) for warning in unapplied(runs.ends)]
     return blocks

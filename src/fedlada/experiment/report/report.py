@@ -17,6 +17,7 @@ from .overview import overview
 from .page import HTML, MARKDOWN, Figure, Section, Text, anchor, write_pages
 from .pairs import forest, has_reference, pairs, reference_of
 from .partition import partitions
+from .privacy import against_epsilon, spent
 from .problems import read_problems
 from .runs import Runs
 from .summary import summary
@@ -76,6 +77,7 @@ def _sections(runs: Runs, reference: str) -> list[Section]:
         Section("Clients", clients(runs)),
         Section("Cost of each target", costs(runs)),
         Section("Cost of each attack", attacks(runs)),
+        Section("Privacy", [*against_epsilon(runs), *spent(runs)]),
         Section("How sure", [*([intervals] if intervals else []), *pairs(runs, reference)]),
         Section("Loss, drift and consistency", measures(runs)),
         Section("Failed and rejected replies", incidents(runs)),
