@@ -279,7 +279,7 @@ class Plan:
             " weighting='uniform'",
         )
         require(
-            self.guard is None or len(self.algorithm.sums) < 2,
+            self.guard is None or self.privacy is not None or len(self.algorithm.sums) < 2,
             f"{title(self.algorithm)} keeps {sums}, several sums over all clients, and the guard"
             " can limit what a client adds to one of them alone: choose guard='off', or keep one"
             " sum",
