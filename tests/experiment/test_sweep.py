@@ -67,15 +67,17 @@ def swept(tmp_path_factory) -> Path:
 
 def test_the_clients_of_a_sweep_are_trained_at_once_if_that_is_faster(swept):
     for run in map(RunDirectory, runs_in(swept / "out")):
-        assert run.config.engine.at_once == "auto"
-        assert run.done()["at_once"] in (1, 1000)
+        assert run.config.engine.at_once == run.done()["at_once"] == 100
 
 
 @pytest.mark.parametrize(
     ("keys", "at_once"),
     [
-        ({}, "auto"),
-        ({"engine.workers": 2}, "auto"),
+        ({}, 100),
+        ({"engine.workers": 2}, 100),
+        ({"data.dataset": "cifar10"}, 1),
+        ({"model.name": "decoder", "data.dataset": "shakespeare"}, 20),
+        ({"federation.personal": "3.*"}, 1),
         ({"engine.at_once": 1}, 1),
         ({"engine.at_once": 4}, 4),
         ({"federation.attack": "sign-flip"}, 1),
@@ -84,7 +86,7 @@ def test_the_clients_of_a_sweep_are_trained_at_once_if_that_is_faster(swept):
 )
 def test_a_file_may_say_how_many_clients_are_trained_at_once(keys, at_once):
     config = experiment({"data.dataset": "digits", **keys}, source="a file", beside=Path())
-    assert config.at_once_if_faster().engine.at_once == at_once
+    assert config.at_once_where_faster().engine.at_once == at_once
 
 
 def contents(directory: Path) -> dict[Path, tuple[int, bytes]]:
@@ -119,8 +121,8 @@ def test_a_sweep_that_was_stopped_ends_its_processes_and_goes_on(tmp_path, how):
         assert time.monotonic() < until, "the run went on without its sweep"
         time.sleep(0.01)
     done = RunDirectory(first).last_record()["round"]
-    config = cells(file, [f"federation.rounds={done + 2}"])[first.name].at_once_if_faster()
-    RunDirectory(first).prepare(config)
+    longer = cells(file, [f"federation.rounds={done + 2}"])[first.name]
+    RunDirectory(first).prepare(longer.at_once_where_faster())
     # The records may be one round ahead of the checkpoint.
     rounds = [record.round for record in execute.run(first)]
     assert rounds in ([done + 1, done + 2], [done, done + 1, done + 2])
@@ -157,7 +159,8 @@ def test_runs_of_a_sweep_may_have_workers(tmp_path, swept, capsys):
     name = "fedlada-lr0.01-seed0"
     one, other = (frame([base]).filter(pl.col("run") == name) for base in (swept / "out", tmp_path))
     same = ["validation_accuracy", "drift", "consistency", "client_loss"]
-    assert_frame_equal(one[same], other[same])  # but for last bits: auto may have chosen otherwise
+    # Each process trains its share of a round's clients at once, so last bits may differ.
+    assert_frame_equal(one[same], other[same], rel_tol=1e-4)
 
 
 def test_a_run_that_fails_is_reported_and_stops_no_other(tmp_path):

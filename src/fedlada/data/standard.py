@@ -31,6 +31,8 @@ __all__ = ["Moments", "Standard", "moments", "standardise"]
 
 READ = 1000
 """Examples that are read at a time."""
+ROUNDING = 2.0**-50
+"""A column that varies by no more than this share of its mean is constant: the rest is rounding."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ def _pooled(sites: Sequence[Moments], column: int) -> tuple[float, float]:
     require(count > 0, f"column {column} has no value at any site; leave it out")
     mean = fsum(total for _, total, _ in known) / count
     spread = fsum(squares + n * (total / n - mean) ** 2 for n, total, squares in known)
-    return mean, math.sqrt(spread / count)
+    std = math.sqrt(spread / count)
+    return mean, std if std > ROUNDING * abs(mean) else 0.0
 
 
 def _sites(clients: object) -> tuple[list[str], list[Any]]:

@@ -64,7 +64,7 @@ def sweep(parser: Parser, words: Sequence[str]) -> None:
     names = matching(every, options.only or ["*"], options.file)
     base = options.out or Path("runs") / every[names[0]].name
     for name in names:
-        RunDirectory(base / name).prepare(every[name].at_once_if_faster())
+        RunDirectory(base / name).prepare(every[name].at_once_where_faster())
     _many([base / name for name in names], jobs=options.jobs, base=base)
 
 

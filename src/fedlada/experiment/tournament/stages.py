@@ -63,7 +63,7 @@ class Stage:
         """Write the configurations; a directory that holds another run is an error."""
         for run, config in self.runs.items():
             whole = changed(config, federation={"rounds": self.rounds})
-            RunDirectory(run).prepare(whole.at_once_if_faster())
+            RunDirectory(run).prepare(whole.at_once_where_faster())
 
     def scores(self, last: int, until: Mapping[str, int] | None = None) -> dict[Path, float | None]:
         """Return the score of each run at the round; None if it diverged before.
