@@ -143,6 +143,8 @@ class Federation:
             "lr_decay": self.lr_decay,
             "weighting": self.weighting,
         }
+        if len(self.algorithm.sums) > 1:
+            usual["guard"] = None  # which limits what a client adds to one sum
         return Plan(**usual | settings)
 
     def run(self, rounds: int, **settings) -> list[RoundRecord]:

@@ -42,9 +42,8 @@ named = pytest.mark.parametrize("chosen", ALGORITHMS.values(), ids=ALGORITHMS.ke
 
 
 def federation(chosen: Algorithm) -> Federation:
-    train, guard = local_steps(3, noise=0.5), Guard() if len(chosen.sums) < 2 else None
     return Federation(
-        chosen, Point(), quadratics(6), train, cohort=3, lr_decay=0.9, guard=guard
+        chosen, Point(), quadratics(6), local_steps(3, noise=0.5), cohort=3, lr_decay=0.9
     )
 
 
