@@ -6,8 +6,11 @@ import statistics
 
 import pytest
 import torch
+from torch import nn
 
+import fedlada
 from fedlada.data import by_owner
+from fedlada.training import BINARY
 from fedlada.training.objective import auc, auc_sums
 from places import ROOT
 
@@ -31,9 +34,9 @@ def ran(tmp_path_factory) -> dict:
     return names
 
 
-def scores(ran, data) -> torch.Tensor:
+def scores(ran, data, run=None) -> torch.Tensor:
     with torch.no_grad():
-        return ran["run"].model(ran["prepare"](data.inputs).float()).flatten()
+        return (run or ran["run"]).model(ran["prepare"](data.inputs).float()).flatten()
 
 
 def exact(scores, outcomes) -> float:
@@ -67,6 +70,23 @@ def test_the_federated_auc_is_that_of_all_scores_together(ran):
     federated = auc(*(sum(parts) for parts in zip(*counts, strict=True)))
     assert federated == pytest.approx(pooled, abs=0.005)
     assert federated == pytest.approx(ran["last"].metrics["test_auc"], rel=1e-6)
+
+
+def test_the_federated_model_orders_patients_as_well_as_one_of_pooled_rows(ran):
+    """The rows of all hospitals are one client, which trains as they do."""
+    pooled = fedlada.simulate(
+        lambda: nn.Linear(len(ran["table"].columns), 1),
+        [ran["training"]],
+        algorithm="fedavg",
+        lr=0.3,
+        rounds=15,
+        train=fedlada.LocalTraining(steps=10, prepare=ran["prepare"], loss=BINARY),
+        quiet=True,
+    )
+    pooled.run()
+    held_out = ran["held_out"]
+    wanted = exact(scores(ran, held_out, pooled), held_out.labels)
+    assert exact(scores(ran, held_out), held_out.labels) == pytest.approx(wanted, abs=0.005)
 
 
 def test_its_columns_are_standardised_as_those_of_all_hospitals_together(ran):
