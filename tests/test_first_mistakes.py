@@ -349,6 +349,11 @@ ADVICE: dict[str, tuple[Callable[[], object], str, str]] = {
         r"(fedlada\.data\.from_table\(table, )\.\.\.(, missing='drop'\))",
         "one({}inputs=['age'], label='ill'{}, model=nn.Linear(1, 3))",
     ),
+    "a cell that gets the mean": (
+        lambda: one((X.log(), Y), **training()),
+        r"(prepare=fedlada\.data\.standardise\(clients, missing='mean'\))",
+        "(lambda clients: run(data=clients, train=LocalTraining(steps=2, {})))([(X.log(), Y)])",
+    ),
     "a table with gaps": (
         lambda: from_table(GAPS, inputs=["age"], label="ill"),
         r"(missing='drop')",

@@ -1,5 +1,6 @@
 """Values with which nothing can be computed are named: client, row, column, and what to do."""
 
+import math
 import re
 import warnings
 
@@ -66,6 +67,9 @@ def test_a_broken_label_and_a_broken_pixel_are_named():
 def test_an_evaluation_names_them_too():
     with pytest.raises(fedlada.FedladaError, match="inputs have nan in row 17, column 0"):
         Evaluation(data=(broken(17, 0, NAN), Y))(nn.Linear(3, 1))
+    outcomes = (broken(17, 0, NAN), Y > 0)
+    with pytest.raises(fedlada.FedladaError, match=r"in row 17, column 0\. Correct"):
+        Evaluation(data=outcomes, objective=BINARY)(nn.Linear(3, 1))
 
 
 @pytest.mark.filterwarnings("ignore:the guard stepped in")
@@ -90,13 +94,25 @@ def test_an_unscaled_column_is_named_when_training_diverges_and_the_advice_cures
     assert last.metrics["test_r2"] > 0.9
 
 
+HOLES = (broken(17, 2, NAN) * torch.tensor([1.0, 5e4, 1.0]), Y)
+PREPARED = standardise([HOLES], missing="mean")
+
+
 @pytest.mark.filterwarnings("ignore:the guard stepped in")
-def test_a_rate_that_is_too_large_names_no_column():
+@pytest.mark.parametrize(("data", "prepare"), [((X, Y), None), (HOLES, PREPARED)])
+def test_a_rate_that_is_too_large_names_no_column_and_no_row_that_is_prepared(data, prepare):
+    train = LocalTraining(epochs=1, batch_size=10, prepare=prepare)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with pytest.raises(fedlada.FedladaError, match="none of 2 rounds"):
-            run([(X, Y)], lr=1e30).run()
+            run([data], lr=1e30, train=train).run()
     assert not [w for w in caught if "column" in str(w.message)]
+
+
+def test_an_evaluation_of_a_model_that_diverged_blames_no_row_that_is_prepared():
+    model = nn.Linear(3, 1)
+    nn.init.constant_(model.weight, float("inf"))
+    assert not math.isfinite(Evaluation(data=HOLES, prepare=PREPARED)(model)["test_mse"])
 
 
 def test_outcomes_coded_1_and_2_are_refused_in_training_and_in_evaluation():

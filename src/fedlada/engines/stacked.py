@@ -24,6 +24,7 @@ from ..client.errors import named_errors
 from ..client.optimizer import FederatedOptimizer
 from ..client.round import D, ended, joined, recall, seeded
 from ..client.store import Store
+from ..devices import device_of
 from ..errors import FedladaError
 from ..privacy.news import private_reply
 from ..protocol.federated import BufferPolicy, federated_buffers, federated_parameters
@@ -259,7 +260,7 @@ class Stacked(Generic[D]):
 
     def _reply(self, task: Task, member: _Member[D], seconds: float) -> Reply:
         with named_errors(member.client, task.round, member.name):
-            metrics = self._train.report(member.loss, member.data)
+            metrics = self._train.report(member.loss, member.data, device_of(self._model))
             examples = examples_in(member.data)
         assert member.reply is not None
         r = Round(steps=member.steps, lr_sum=math.fsum([task.lr] * member.steps))

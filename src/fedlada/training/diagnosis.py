@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..devices import CPU, moved
 from ..errors import FedladaError, warn_here
 from .examples import read
 from .objective import BINARY, PADDING
@@ -50,15 +51,26 @@ def explained() -> Iterator[list[Batch]]:
         raise FedladaError(sentence) from error
 
 
-def check_numbers(data: object, objective: object = None, *, scale: bool = False) -> None:
+def check_numbers(
+    data: object,
+    objective: object = None,
+    *,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+    device: torch.device = CPU,
+    scale: bool = False,
+) -> None:
     """Raise an error if examples have values with which nothing can be computed.
 
-    It is called when a loss is not finite, so healthy data are never read twice.  With ``scale``
-    it warns of a column that is large enough to make training diverge.
+    It is called when a loss is not finite, so healthy data are never read twice.  It looks at
+    inputs as the model gets them, prepared on its ``device``.  With ``scale`` it warns of a column
+    that is large enough to make training diverge.
     """
+    prepare = getattr(prepare, "plain", prepare)
     broken, where, squares, start = 0, "", list[Tensor](), 0
     columns = getattr(data, "columns", ())
-    for inputs, labels in read(data, READ):
+    for raw, labels in read(data, READ):
+        inputs = raw if prepare is None else prepare(moved(raw, device))
+        columns = columns if inputs.shape == raw.shape else ()
         for what, t in (("inputs", inputs), ("labels", labels)):
             wrong = ~torch.isfinite(t)
             if what == "labels" and objective is BINARY:
@@ -70,11 +82,13 @@ def check_numbers(data: object, objective: object = None, *, scale: bool = False
         if inputs.dim() == 2 and inputs.is_floating_point():
             squares.append(inputs.cpu().double().square().sum(0))
     if broken:
-        of_outcome = "; an outcome is 0 or 1" if objective is BINARY else ""
+        of_outcome = objective is BINARY and where.startswith("labels")
         others = f", and {broken - 1} other rows have such values" if broken > 1 else ""
         raise FedladaError(
-            f"{where}{others}{of_outcome}. Correct them or leave these rows out;"
-            " fedlada.data.from_table(table, ..., missing='drop') leaves out rows without a value"
+            f"{where}{others}{'; an outcome is 0 or 1' if of_outcome else ''}. Correct them or"
+            " leave these rows out; fedlada.data.from_table(table, ..., missing='drop') leaves out"
+            " rows without a value, and prepare=fedlada.data.standardise(clients, missing='mean')"
+            " gives missing inputs the mean"
         )
     if scale and squares:
         root = (torch.stack(squares).sum(0) / start).sqrt()

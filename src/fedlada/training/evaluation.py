@@ -63,7 +63,7 @@ class LocalEvaluation:
         if objective is None or not totals:
             raise FedladaError("there are no examples to evaluate on; give some")
         if not all(bool(part.isfinite().all()) for parts in totals.values() for part in parts):
-            check_numbers(data, objective)
+            check_numbers(data, objective, prepare=self.prepare, device=device)
         return {
             name: metric.value(*(total.cpu() for total in totals[name]))
             for name, metric in objective.metrics.items()

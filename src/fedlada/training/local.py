@@ -87,12 +87,12 @@ class LocalTraining:
                 optimizer.step(closure)  # type: ignore[arg-type]
                 total += losses[0]
                 count += 1
-        return self.report(float(total) / count, data)
+        return self.report(float(total) / count, data, device_of(model))
 
-    def report(self, loss: float, data: object) -> dict[str, float]:
+    def report(self, loss: float, data: object, device: torch.device) -> dict[str, float]:
         """Return the metrics of a round; raise an error if ``data`` explain an infinite loss."""
         if not isfinite(loss):
-            check_numbers(data, self.loss, scale=True)
+            check_numbers(data, self.loss, prepare=self.prepare, device=device, scale=True)
         return {"loss": loss}
 
     def ready(
