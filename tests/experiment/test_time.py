@@ -40,11 +40,11 @@ def runs(tmp_path_factory):
     return where
 
 
-def text(block) -> str:
+def text(block, *, width: int = 200) -> str:
     """What ``compare`` prints."""
     from rich.console import Console
 
-    console = Console(width=200)
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(block)
     return captured.get()
@@ -55,6 +55,7 @@ def test_compare_and_report_show_simulated_time_if_all_runs_have_it(runs, tmp_pa
     printed = text(on_terminal(compared(timed, targets=[0.05])))
     assert "simulated seconds" in printed
     assert re.search(r"Simulated\s+seconds", printed)  # to each target
+    assert "simulated" in text(on_terminal(compared(timed)), width=76)
     times = {path.name: RunDirectory(path).last_record()["time"] for path in timed}
     (early,) = re.findall(r"^ *early .*", printed, re.MULTILINE)[:1]
     assert f"{times['early']:.1f}" in early

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD as HEAD
 from rich.console import Group, RenderableType
@@ -79,7 +80,9 @@ def _parts(block: Block) -> Iterator[RenderableType]:
         table.pad_edge, table.padding = False, (0, 1, 0, 0)
         for number, name in enumerate(block.columns):
             words = number == 0 or name in block.words
-            table.add_column(name, justify="left" if words else "right", overflow="fold")
+            longest = max(map(len, name.split()), default=0)  # a header wraps between words
+            justify: Literal["left", "right"] = "left" if words else "right"
+            table.add_column(name, justify=justify, overflow="fold", min_width=longest)
         for row in block.rows:
             table.add_row(*row)
         yield table
