@@ -29,7 +29,7 @@ def broken(row, column, value):
 def run(data, **settings):
     train = settings.pop("train", LocalTraining(epochs=1, batch_size=10))
     usual = {"algorithm": "fedavg", "lr": 0.05, "rounds": 2, "quiet": True}
-    return simulate(nn.Linear(3, 1), data, train=train, **usual | settings)
+    return simulate(lambda: nn.Linear(3, 1), data, train=train, **usual | settings)
 
 
 FORMS = [lambda x, y: (x, y), lambda x, y: (x.numpy(), y.numpy()), TensorDataset, ClientData]
