@@ -2,17 +2,22 @@
 
     python experiments/time/publish.py --from runs
 
-packs what runs/time-race recorded into results/race.jsonl before that.  With ``--check`` it writes
-nothing and exits 1 if a table is not that of the records.
+packs what runs/time-race recorded into results/race.jsonl before that.  ``--best runs`` prints the
+options of a sweep that choose the best tries there.  With ``--check`` it writes nothing and exits 1
+if a table is not that of the records.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
 import sys
+from collections.abc import Iterable, Iterator
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -22,7 +27,7 @@ from fedlada.engines.timed import Timetable, work_of
 from fedlada.experiment.packed import pack, packed_runs
 from fedlada.experiment.report.figures import styled
 from fedlada.experiment.results.frames import frame, summary
-from fedlada.experiment.results.scores import reached
+from fedlada.experiment.results.scores import reached, spread
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.models import LeNet
 from fedlada.protocol.codecs import Codecs
@@ -93,51 +98,155 @@ def costs(run: Path) -> tuple[float | None, ...]:
     return rounds, *seconds
 
 
-RULES = {(20, None): "wait for 20", (26, 20): "the first 20 of 26", (20, 5): "5 of 20 under way"}
+RULES = {
+    (20, None): "wait for 20",
+    (26, 20): "the first 20 of 26",
+    (20, 5): "5 of 20 under way",
+}
 """The rules of race.toml by the cohort and the number of replies that close a round."""
+TARGETS = (0.85, 0.9)
+SMOOTH = 3
+"""A target is reached when the mean of so many evaluations is, each after 20 more replies."""
+TRIES = "tries"
+"""The runs that choose the learning rates; the others have other seeds."""
+
+Raced = dict[tuple[str, str], dict[float, list[Path]]]
+"""Runs by algorithm, rule and learning rate."""
 
 
-def raced() -> dict[str, dict[str, list[Path]]]:
-    """Return the runs of race.toml by algorithm and rule, of algorithms that ran with each rule."""
-    found: dict[str, dict[str, list[Path]]] = {}
-    for run in packed_runs(RACE):
-        config = RunDirectory(run).config
-        rule = RULES[config.federation.cohort, config.federation.close_after]
-        found.setdefault(config.title, {}).setdefault(rule, []).append(run)
-    return {name: rules for name, rules in found.items() if len(rules) == len(RULES)}
+def raced(runs: Iterable[Path], *, tries: bool) -> Raced:
+    """Return those of the runs of race.toml that choose the learning rates, or the others."""
+    found: Raced = {}
+    for run in runs:
+        if (run.parent.name == TRIES) == tries:
+            config = RunDirectory(run).config
+            by_lr = found.setdefault((config.title, RULES[rule_of(run)]), {})
+            by_lr.setdefault(config.settings["lr"], []).append(run)
+    return found
+
+
+def best(runs: Iterable[Path]) -> Iterator[str]:
+    """Yield patterns for the names of the runs with the best rate of each algorithm and rule.
+
+    It reaches the highest target first or, if none does, ends with the highest accuracy.  Rounds of
+    the first 20 of 26 replies have the rate of rounds that wait for 20.
+    """
+
+    def loss(run: Path) -> tuple[float, float]:
+        reached = crossed(run)[-1]
+        return (inf if reached is None else reached.seconds), -ended(run)
+
+    for (name, rule), by_lr in raced(runs, tries=True).items():
+        lr = min(by_lr, key=lambda lr: loss(by_lr[lr][0]))
+        late = rule == RULES[20, 5]
+        endings = ["cohort20-close_after5-*"] if late else ["cohort20-rounds*", "cohort26-*"]
+        yield from (f"{name}-lr{lr}-{ending}" for ending in endings)
+
+
+def rule_of(run: Path) -> tuple[int, int | None]:
+    """Return the cohort of a run, and the number of replies that close its rounds."""
+    plan = RunDirectory(run).config.federation
+    return plan.cohort, plan.close_after
+
+
+class Crossing(NamedTuple):
+    """What it took to reach a target."""
+
+    seconds: float
+    tasks: int
+
+
+def scores(run: Path) -> Iterator[tuple[Crossing, float]]:
+    """Yield what each evaluation of a run comes after, and the mean of the last accuracies."""
+    tasks, seen = 0, list[float]()
+    for record in RunDirectory(run).records():
+        tasks += len(record["cohort"])
+        if record["metrics"]:
+            seen = [*seen, record["metrics"]["test_accuracy"]][-SMOOTH:]
+            yield Crossing(record["time"], tasks), sum(seen) / SMOOTH
+
+
+def crossed(run: Path) -> list[Crossing | None]:
+    """Return what each target took, or None for one that was not reached."""
+    found = list(scores(run))
+    return [next((c for c, score in found if score >= target), None) for target in TARGETS]
+
+
+def ended(run: Path) -> float:
+    """Return the mean of the last accuracies of a run."""
+    *_, (_, score) = scores(run)
+    return score
 
 
 def race() -> str:
-    """Return a table of the seconds, the replies and the tasks to each target."""
-    columns = ["algorithm", "a round", "seeds", "seconds to 85 %", "seconds to 90 %"]
-    rows = [[*columns, "tasks to 90 %", "accuracy after 600 replies"], [":--", ":--", *["--:"] * 5]]
-    for name, rules in raced().items():
+    """Return a table of the seconds and the tasks to the targets, with the best rates."""
+    columns = [
+        "algorithm",
+        "a round",
+        "lr",
+        "seeds",
+        *(f"seconds to {100 * t:g} %" for t in TARGETS),
+    ]
+    columns += ["of waiting for 20", "tasks to 90 %", "accuracy after 600 replies"]
+    rows = [columns, [":--", ":--", *["--:"] * 7]]
+    finals = raced(packed_runs(RACE), tries=False)
+    for name in dict.fromkeys(name for name, _ in finals):
+        waited: list[float] = []
         for rule in RULES.values():
-            data = frame(rules[rule])
-            ends = summary(data, (0.85, 0.9), last=3)
-            tasks = [
-                data.filter(pl.col("directory") == r["directory"])["asked"][: r["rounds_to_0.9"]]
-                for r in ends.iter_rows(named=True)
+            ((lr, runs),) = finals[name, rule].items()
+            targets = [
+                [c.seconds if c else None for c in each]
+                for each in zip(*map(crossed, runs), strict=True)
             ]
+            seconds = [pl.Series(each, dtype=pl.Float64) for each in targets]
+            waited = waited or targets[-1]
+            pairs = zip(targets[-1], waited, strict=True)
+            shares = [own / other for own, other in pairs if own and other]
+            tasks = [c.tasks if c else None for *_, c in map(crossed, runs)]
             rows.append(
                 [
                     f"`{name}`",
                     rule,
-                    str(len(ends)),
-                    *(reached(ends[f"simulated_to_{t}"], 1, 1) for t in ("0.85", "0.9")),
-                    reached(pl.Series([asked.sum() for asked in tasks]), 1, 0),
-                    reached(ends["final"], 100, 1) + " %",
+                    f"{lr:g}",
+                    str(len(runs)),
+                    *(reached(each, 1, 1) for each in seconds),
+                    spread(shares, 2),
+                    reached(pl.Series(tasks, dtype=pl.Int64), 1, 0),
+                    spread([100 * ended(run) for run in runs], 1) + " %",
                 ]
             )
     return str(markdown(rows))
 
 
+HELD = RESULTS / "slow_holders.json"
+
+
+def holders() -> str:
+    """Return a table of who learns the classes that slow clients hold."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for row in json.loads(HELD.read_text()):
+        found.setdefault(row["rule"], []).append(row)
+    rows = [["a round", "seeds", "seconds", "accuracy", "of 8 and 9"], [":--", *["--:"] * 4]]
+    for rule, each in found.items():
+        scores = (spread([100 * row[key] for row in each], 1) for key in ("of_all", "of_held"))
+        rows.append(
+            [
+                rule,
+                str(len(each)),
+                spread([row["seconds"] for row in each], 0),
+                *(f"{score} %" for score in scores),
+            ]
+        )
+    return str(markdown(rows))
+
+
 def draw() -> None:
     """Draw the accuracy of FedAvg by simulated time."""
-    lines = {
-        rule: [[record_of(record) for record in RunDirectory(run).records()] for run in runs]
-        for rule, runs in raced()["fedavg"].items()
-    }
+    finals = raced(packed_runs(RACE), tries=False)
+    lines = {}
+    for rule in RULES.values():
+        (runs,) = finals["fedavg", rule].values()
+        lines[rule] = [[record_of(r) for r in RunDirectory(run).records()] for run in runs]
     with styled():
         figure = plot(lines, metric="test_accuracy", against="time")
         figure.savefig(FIGURE, metadata={"Date": None})
@@ -148,10 +257,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="pack these")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
+    parser.add_argument(
+        "--best", type=Path, metavar="DIR", help="print options that choose the best tries in DIR"
+    )
     arguments = parser.parse_args()
+    if arguments.best is not None:
+        runs = [done.parent for done in (arguments.best / "time-race").rglob("done.json")]
+        print(*(f"--only={pattern}" for pattern in best(runs)))
+        return 0
     if arguments.runs is not None:
         pack(arguments.runs / "time-race", RACE)
-    made = {"codecs in seconds": coded(), "race": race()}
+    made = {"codecs in seconds": coded(), "race": race(), "slow holders": holders()}
     texts = {page: filled(page.read_text(), made) for page in PAGES}
     if arguments.check:
         same = all(page.read_text() == text for page, text in texts.items())
