@@ -119,7 +119,7 @@ class Server:
             warnings.warn(
                 f"evaluate runs on the server, whose model has the {' and '.join(kept)} as they"
                 " were before the first round; clients evaluate with their own: evaluate_clients in"
-                " simulate, evaluate-cohort on Flower",
+                " simulate, evaluate.cohort in an experiment file, evaluate-cohort on Flower",
                 stacklevel=2,
             )
 
