@@ -53,7 +53,11 @@ def network(*between: nn.Module) -> nn.Module:
 
 
 def run_on(
-    device: torch.device, name: str = "fedlada", *, model: nn.Module | None = None, **settings
+    device: torch.device,
+    name: str | fedlada.Algorithm = "fedlada",
+    *,
+    model: nn.Module | None = None,
+    **settings,
 ) -> Simulation:
     """A run that has ended, of a model on the device, whose data are on the CPU."""
     data = examples()
@@ -158,7 +162,7 @@ def test_data_of_every_form_reach_the_model(device, form):
     check_close(there, run_on(CPU, rounds=2))
 
 
-def test_batches_are_prepared_on_the_device(device):
+def test_batches_are_prepared_on_the_device_also_to_explain_what_diverged(device):
     seen = set()
 
     def prepare(inputs: Tensor) -> Tensor:
@@ -170,6 +174,9 @@ def test_batches_are_prepared_on_the_device(device):
         train=dataclasses.replace(TRAINING, prepare=prepare),
         evaluate=Evaluation(data=examples()[0], prepare=prepare),
     )
+    diverging = fedlada.algorithm("fedavg", lr=1e30)
+    with pytest.raises(FedladaError, match="none of 1 rounds"):
+        run_on(device, diverging, train=dataclasses.replace(TRAINING, prepare=prepare), rounds=1)
     assert seen == {device}
 
 
