@@ -20,6 +20,12 @@ def test_epsilon_is_that_of_dp_accounting(rate, noise):
     assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-9)
 
 
+def test_the_noise_of_a_budget_is_the_least_within_it():
+    sums = Sampled(rate=0.1, count=50)
+    noise = sums.noise(8, 1e-5)
+    assert sums.epsilon(noise, 1e-5) <= 8 < sums.epsilon(noise - 0.001, 1e-5)
+
+
 def test_the_epsilon_of_a_client_counts_steps_rounds_and_second_gradients():
     train = PrivateTraining(steps=10, batch_size=250, noise=0.8)
     once = train.epsilon(5000, rounds=20, delta=1e-5)

@@ -40,6 +40,8 @@ from fedlada.server.private.admission import Private
 from fedlada.server.record import RoundRecord, plain_record
 from fedlada.server.state import ServerState
 from fedlada.server.watch import LOG_FORMAT, METRICS
+from fedlada.server.watch.metrics import Metrics
+from fedlada.server.watch.progress import progress
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* has as many numbers as the model"),
@@ -449,12 +451,40 @@ def test_an_empty_cohort_is_released_as_noise_and_one_that_fails_is_not():
 # -------------------------------------------------------------------------- nothing leaks
 
 
+CLOCKS = r"\w+_(created|timestamp)"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def page(port: int) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read().decode().splitlines()
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_epsilon_is_shown_and_served_and_of_a_seeded_run_not_as_a_promise(seeded):
+    pytest.importorskip("prometheus_client")
+    (record,) = ended(privacy={"noise": 1.0, "seeded": seeded}, rounds=1).records
+    spent = composed({Event(0.3, 1.0): 1}, 1e-3)
+    assert record.epsilon == pytest.approx(spent)
+    kind = "seeded, so not private" if seeded else "delta 0.001"
+    assert f": epsilon {spent:.3g} ({kind})," in progress(record, 1, 0.0)
+    port = free_port()
+    metrics = Metrics(str(port))
+    metrics.record(record, saved=False)
+    served = [line for line in page(port) if line.startswith("fedlada_epsilon ")]
+    metrics.close()
+    assert served == ([] if seeded else [f"fedlada_epsilon {spent!r}"])
+
+
 def test_a_client_without_data_changes_nothing_but_vectors(tmp_path, capsys, monkeypatch):
     """All that is written, logged or sent, of a run and of one in which a client has other data."""
     pytest.importorskip("prometheus_client")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv(LOG_FORMAT, "json")
     monkeypatch.setenv(METRICS, str(port))
     data = clients()
@@ -467,9 +497,7 @@ def test_a_client_without_data_changes_nothing_but_vectors(tmp_path, capsys, mon
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for _ in run:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                    lines = answer.read().decode().splitlines()
-                pages.append([line for line in lines if not re.match(r"\w+_(created|times)", line)])
+                pages.append([line for line in page(port) if not re.match(CLOCKS, line)])
         logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
         for line in logged:
             for key in ("time", "run"):

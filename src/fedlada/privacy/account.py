@@ -20,8 +20,8 @@ __all__ = ["Event", "Sampled", "composed", "most_within"]
 COARSE, FINE, RARE = 1e-3, 1e-4, 0.05
 """The width of the bins of the loss; with a rate below ``RARE`` it is fine, since losses are small.
 Bins make epsilon larger, never smaller: by 2e-3 of itself or less for a noise of at most 8."""
-LEAST, GUESS, WITHIN = 0.3, 1.0, 0.01
-"""The least noise that is looked at, where to look first, and how exact the one found is."""
+PARTS, LEAST, GUESS = 1000, 300, 1000
+"""Noises that are looked at are whole numbers of thousandths: above the least, and first this."""
 
 
 class Event(NamedTuple):
@@ -83,21 +83,19 @@ class Sampled:
         return composed({Event(self.rate, noise): self.count}, delta)
 
     def noise(self, epsilon: float, delta: float) -> float:
-        """Return a noise, in units of the clip, that is as small as this epsilon allows."""
+        """Return the least noise within a budget, in units of the clip, to three decimals."""
         require(epsilon > 0, f"epsilon is {epsilon}; it must be above 0")
-        _check(delta)
-        dp, interval = _library(), _interval(self.rate)
 
-        def accountant() -> Any:
-            return dp.pld.PLDAccountant(_relation(), value_discretization_interval=interval)
+        def fits(noise: int) -> bool:
+            return self.epsilon(noise / PARTS, delta) <= epsilon
 
-        def event(noise: float) -> Any:
-            once = dp.PoissonSampledDpEvent(self.rate, dp.GaussianDpEvent(noise))
-            return dp.SelfComposedDpEvent(once, self.count)
-
-        bracket = dp.LowerEndpointAndGuess(LEAST, GUESS)
-        found = dp.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=WITHIN)
-        return float(found)
+        low, high = LEAST, GUESS
+        while not fits(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high / PARTS
 
 
 def _check(delta: float) -> None:

@@ -67,7 +67,7 @@ def _of_examples(given: argparse.Namespace) -> None:
         print(f"noise {given.noise:g}: epsilon {sums.epsilon(given.noise, given.delta):.3g}")
         return
     for epsilon in BUDGETS if given.epsilon is None else (given.epsilon,):
-        print(f"epsilon {epsilon:g}: noise {sums.noise(epsilon, given.delta):.3g}")
+        print(f"epsilon {epsilon:g}: noise {sums.noise(epsilon, given.delta):g}")
 
 
 def _of_clients(given: argparse.Namespace) -> None:
@@ -86,7 +86,7 @@ def _of_clients(given: argparse.Namespace) -> None:
     noises = []
     for epsilon in BUDGETS if given.epsilon is None else (given.epsilon,):
         noises.append(sums.noise(epsilon, given.delta))
-        print(f"epsilon {epsilon:g}: noise {noises[-1]:.3g}")
+        print(f"epsilon {epsilon:g}: noise {noises[-1]:g}")
     _say_length(given, noises, expected)
 
 
