@@ -138,7 +138,7 @@ def digits_of(name: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def text() -> tuple[dict[str, float], dict[str, float]]:
     """A small decoder at once, over a bare loop."""
-    problem = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=2)
+    problem = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=4)
     seconds = problem.seconds("fedavg", (20, 1), bare="fedavg")
     shown("text fedavg", seconds)
     name = "text over a bare loop"

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +88,7 @@ def by_rank(device: torch.device) -> torch.device:
 
 def device_of(model: nn.Module) -> torch.device:
     """Return where a model gets its inputs: the device of its first parameter, or buffer."""
-    for t in (*model.parameters(), *model.buffers()):
+    for t in chain(model.parameters(), model.buffers()):  # to list them all takes long
         return t.device
     return CPU
 
