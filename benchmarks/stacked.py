@@ -125,7 +125,7 @@ def shown(name: str, seconds: dict[int | str, list[float]]) -> None:
 
 def digits_of(name: str) -> tuple[dict[str, float], dict[str, float]]:
     """Digits at once, over a bare loop and over one by one: figures and goals."""
-    problem = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=2)
+    problem = Problem(perceptron, digits(200, 200), 100, 20, 10, repeats=6)
     seconds = problem.seconds(name, (100, 1), bare="fedlada" if name == "fedlada" else "fedavg")
     shown(f"digits {name}", seconds)
     over_bare, over_alone = f"{name} over a bare loop", f"{name} over one by one"
@@ -138,7 +138,7 @@ def digits_of(name: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def text() -> tuple[dict[str, float], dict[str, float]]:
     """A small decoder at once, over a bare loop."""
-    problem = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=4)
+    problem = Problem(lambda: Decoder(128, context=32), windows(40, 40), 20, 10, 4, repeats=6)
     seconds = problem.seconds("fedavg", (20, 1), bare="fedavg")
     shown("text fedavg", seconds)
     name = "text over a bare loop"
@@ -162,10 +162,10 @@ CASES = {
     **{name: partial(digits_of, name) for name in ALGORITHMS},
     "text": text,
     "lenet": lambda: images_of(
-        "LeNet", Problem(LeNet, images(10, 100), 10, 5, 20, repeats=4), ("auto",)
+        "LeNet", Problem(LeNet, images(10, 100), 10, 5, 20, repeats=8), ("auto",)
     ),
     "resnet18": lambda: images_of(
-        "ResNet-18-GN", Problem(ResNet18, images(4, 20), 2, 2, 5, repeats=4), (2, "auto")
+        "ResNet-18-GN", Problem(ResNet18, images(4, 20), 2, 2, 5, repeats=6), (2, "auto")
     ),
 }
 
