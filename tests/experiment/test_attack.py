@@ -273,6 +273,11 @@ def test_the_table_of_attacks_has_every_algorithm_and_three_seeds_of_every_kind(
     kinds, others = (set(cell["algorithm"]) for cell in tomllib.loads(text)["sweep"]["cell"][:2])
     assert kinds == set(KINDS)
     assert others == ALGORITHMS.keys() - kinds
+    lines = (ROOT / "experiments" / "attacks" / "family.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    for attack in (ABSENT, "sign-flip", "cancel"):
+        assert {run["algorithm"] for run in runs if run["attack"] == attack} == ALGORITHMS.keys()
+    assert not any(run["others rejected"] for run in runs)
 
 
 def test_the_page_on_attacks_lists_every_attack_and_every_defence():
