@@ -45,7 +45,8 @@ def fabricator(fabricate: Callable[[Message, Context], RecordDict]) -> ClientApp
     return app
 
 
-def ours(name: str, replies: int) -> None:
+def replies_of(name: str) -> Callable[[Message, Context], RecordDict]:
+    """Replies of ResNet-18 that nobody trained."""
     like = Vector(p.detach() for p in ResNet18(10).parameters())
     vectors = Vectors((vector, like) for vector in algorithm(name).up)
     for moment in algorithm(name).moments:
@@ -64,7 +65,11 @@ def ours(name: str, replies: int) -> None:
             )
         )
 
-    grid = MemoryGrid(fabricator(fabricate), nodes=replies)
+    return fabricate
+
+
+def ours(name: str, replies: int) -> None:
+    grid = MemoryGrid(fabricator(replies_of(name)), nodes=replies)
     plan = Plan(algorithm=name, rounds=1, cohort=replies, minimum=replies)
     config = ServerConfig(plan=plan)
     if not run_server(grid, config, lambda: ResNet18(10)).state.updates:

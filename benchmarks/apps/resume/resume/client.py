@@ -1,5 +1,6 @@
 """The ClientApp."""
 
+import random
 import time
 
 from flwr.app import Context
@@ -10,7 +11,9 @@ from resume.task import client_data, model, train
 
 
 def data(context: Context) -> ClientData:
-    time.sleep(float(context.run_config["pause"]))
+    config = context.run_config
+    more = random.SystemRandom().uniform(0, float(config["delay"]))  # no seed decides who is late
+    time.sleep(float(config["pause"]) + more)
     return client_data(int(context.node_config["partition-id"]))
 
 

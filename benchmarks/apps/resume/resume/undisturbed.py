@@ -1,14 +1,15 @@
 """The same run in process and without a fault: a run that was killed must end in the same bits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from fedlada import Checkpoints, Plan, algorithm
+from fedlada import Checkpoints, Plan, RoundRecord, algorithm
 from fedlada.algorithms import Vector
 from fedlada.engines import DiskStore, InProcess, MemoryStore, ServerState, federate
+from fedlada.engines.replay import replay
 from fedlada.protocol.seeds import seed_of
 from resume.server import name_of
 from resume.task import client_data, model, train
@@ -24,18 +25,29 @@ class Undisturbed:
 
 def undisturbed(name: str, *, clients: int, cohort: int, rounds: int, seed: int = 0) -> Undisturbed:
     """What the app's ServerApp computes."""
-    chosen, store, names = algorithm(name), MemoryStore(), []
-    torch.manual_seed(seed_of(seed, "model"))
-    own = model()
-    state = ServerState.new(chosen, Vector(p.detach().clone() for p in own.parameters()))
-    data = [client_data(client) for client in range(clients)]
-    for _ in federate(
-        Plan(algorithm=chosen, rounds=rounds, cohort=cohort, seed=seed),
-        InProcess(chosen, own, data, train, store=store),
-        state,
-    ):
+    plan, names = Plan(algorithm=algorithm(name), rounds=rounds, cohort=cohort, seed=seed), []
+    state, store, engine = begun(plan, clients=clients)
+    for _ in federate(plan, engine, state):
         names.append(name_of(state.vectors.x))
     return Undisturbed(state, store, names)
+
+
+def replayed(plan: Plan, records: Sequence[RoundRecord], *, clients: int) -> Undisturbed:
+    """What the replies that the records of a run name come to in process."""
+    state, store, engine = begun(plan, clients=clients)
+    return Undisturbed(
+        state, store, [name_of(state.vectors.x) for _ in replay(plan, engine, state, records)]
+    )
+
+
+def begun(plan: Plan, *, clients: int) -> tuple[ServerState, MemoryStore, InProcess]:
+    """The state before the first round, and the clients of the app in process."""
+    store = MemoryStore()
+    torch.manual_seed(seed_of(plan.seed, "model"))
+    own = model()
+    state = ServerState.new(plan.algorithm, Vector(p.detach().clone() for p in own.parameters()))
+    data = [client_data(client) for client in range(clients)]
+    return state, store, InProcess(plan.algorithm, own, data, train, store=store)
 
 
 def differences(checkpoints: Path, clients: Path, expected: Undisturbed) -> Iterator[str]:
