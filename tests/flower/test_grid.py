@@ -20,7 +20,7 @@ from fedlada.algorithms.local import AMSGrad
 from fedlada.algorithms.server_rules import ServerAdam
 from fedlada.data import ClientData
 from fedlada.engines import InProcess, MemoryStore, ServerState, federate
-from fedlada.flower import ServerConfig, client_app, run_server
+from fedlada.flower import ServerConfig, client_app, pull, run_server
 from fedlada.flower.client import agreed
 from fedlada.flower.grid import GridEngine
 from fedlada.flower.memory_grid import MemoryGrid
@@ -311,7 +311,7 @@ def test_lost_client_state_is_detected():
 @pytest.mark.parametrize("stuck", [2.0, 0.1])
 def test_replies_are_not_piled_up(monkeypatch, stuck):
     """At most two wait while another is folded, however many are ready and slow the fold is."""
-    monkeypatch.setattr("fedlada.flower.pull.STUCK", stuck)
+    monkeypatch.setattr(pull, "STUCK", stuck)
     grid = memory_grid()
     alive = []
 
