@@ -23,7 +23,7 @@ from fedlada.data import Examples, load, partition
 from fedlada.data.clients import Clients
 from private_examples import network, pooled
 
-ROUNDS, DELTA, SEEDS = 50, 1e-5, 1
+ROUNDS, DELTA, SEEDS = 50, 1e-5, 3
 GOAL = {"fedavg": 1.0, "fedcm": 4.0}
 NOISES = {"none": 0.0, "8": 0.803, "2": 1.750}
 
