@@ -64,7 +64,7 @@ def perceptron() -> nn.Module:
 
 
 def piece(directory: Path, minutes: float) -> list[dict]:
-    """Run until all rounds are done, or for so many minutes; return all pieces so far."""
+    """Run until all rounds are done or the minutes are over; return all pieces so far."""
     began, notes = time.monotonic(), directory / "pieces.jsonl"
     directory.mkdir(parents=True, exist_ok=True)
     run = simulate(

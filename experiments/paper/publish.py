@@ -172,7 +172,7 @@ def rows() -> list[Row]:
     full, full100 = "paper/cifar10.toml", "paper/cifar100.toml"
     return [
         # Speed.
-        rounds_to("FedLADA reaches 70 % on CIFAR-10 in so many rounds", 44.6, SIMULATOR,
+        rounds_to("Rounds in which FedLADA reaches 70 % on CIFAR-10", 44.6, SIMULATOR,
                   "simulator/fedlada", 0.7),
         versus("It needs fewer rounds than FedAvg", "0.47, to 70 %", SIMULATOR,
                "simulator/fedlada", "simulator/fedavg", to=0.6, on=RESNET),

@@ -106,7 +106,7 @@ RULES = {
 """The rules of race.toml by the cohort and the number of replies that close a round."""
 TARGETS = (0.85, 0.9)
 SMOOTH = 3
-"""A target is reached when the mean of so many evaluations is, each after 20 more replies."""
+"""The number of evaluations, 20 replies apart, whose mean must reach a target."""
 TRIES = "tries"
 """The runs that choose the learning rates; the others have other seeds."""
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings, strategies as st
+from scipy.stats import binom
 from torch import nn
 
 import fedlada
@@ -467,7 +468,6 @@ def page(port: int) -> list[str]:
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_epsilon_is_shown_and_served_and_of_a_seeded_run_not_as_a_promise(seeded):
-    pytest.importorskip("prometheus_client")
     (record,) = ended(privacy={"noise": 1.0, "seeded": seeded}, rounds=1).records
     spent = composed({Event(0.3, 1.0): 1}, 1e-3)
     assert record.epsilon == pytest.approx(spent)
@@ -483,7 +483,6 @@ def test_epsilon_is_shown_and_served_and_of_a_seeded_run_not_as_a_promise(seeded
 
 def test_a_client_without_data_changes_nothing_but_vectors(tmp_path, capsys, monkeypatch):
     """All that is written, logged or sent, of a run and of one in which a client has other data."""
-    pytest.importorskip("prometheus_client")
     port = free_port()
     monkeypatch.setenv(LOG_FORMAT, "json")
     monkeypatch.setenv(METRICS, str(port))
@@ -722,8 +721,7 @@ def audited(noise: float) -> tuple[float, float]:
 
 
 def bound(right: int, guesses: int, canaries: int, delta: float) -> float:
-    """The least epsilon with which so many right guesses have a chance of 5 % (theorem 5.2)."""
-    binom = pytest.importorskip("scipy.stats").binom
+    """The least epsilon that gives this number of right guesses a chance of 5 % (theorem 5.2)."""
 
     def chance(epsilon: float) -> float:
         q = 1 / (1 + math.exp(-epsilon))

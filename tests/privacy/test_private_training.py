@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from scipy import stats
 from torch import nn
 
 import fedlada
@@ -96,7 +97,6 @@ def test_batches_are_drawn_example_by_example():
 
 
 def test_normal_numbers_are_normal():
-    stats = pytest.importorskip("scipy.stats")
     numbers = normal(torch.empty(30_001, dtype=torch.float64))
     assert stats.kstest(numbers.numpy(), "norm").pvalue > 1e-4
     assert normal(torch.empty(3, 5)).dtype == torch.float32

@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
 
 def composed(events: Mapping[Event, int], delta: float) -> float:
-    """Return the epsilon of so many of each event together."""
+    """Return the epsilon of this number of each event together."""
     _check(delta)
     if any(not event.noise for event, count in events.items() if count):
         return math.inf
@@ -55,7 +55,7 @@ def most_within(
 
     if fits(most):
         return most
-    fewest, beyond = -1, most  # so many fit, so many do not
+    fewest, beyond = -1, most  # the first number fits, the second does not
     while beyond - fewest > 1:
         middle = (fewest + beyond) // 2
         fewest, beyond = (middle, beyond) if fits(middle) else (fewest, middle)

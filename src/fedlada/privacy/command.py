@@ -14,7 +14,7 @@ __all__ = ["privacy"]
 BUDGETS = (2.0, 8.0)
 """The values of epsilon for which the table has the noise."""
 LONG = 3.0
-"""Noise of so many clips drowns what a round has learned."""
+"""Noise of this length in clips drowns what a round has learned."""
 
 
 def privacy(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 __all__ = ["Secret", "Source", "normal", "uniform"]
 
 Source = Callable[[int], bytes]
-"""Returns so many random bytes, others at every call."""
+"""Returns the given number of random bytes, others at every call."""
 
 
 @dataclass(frozen=True)
