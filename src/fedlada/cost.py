@@ -18,7 +18,7 @@ from .algorithms.listing import aligned
 from .engines.devices import Devices, Work
 from .engines.schedule import schedule
 from .engines.timed import Timetable, work_of
-from .errors import missing_extra, nearest, require
+from .errors import missing_extra, require, require_known
 from .models import MODELS
 from .protocol.codecs import PRESETS, Way
 from .protocol.federated import (
@@ -196,7 +196,7 @@ def _described(
     plan, name = Plan(cohort=cohort, **given), given.get("algorithm", "fedlada")
     if parameters is None:
         model = model or "lenet"
-        require(model in MODELS, f"there is no model {model!r}; {nearest(model, MODELS)}")
+        require_known(model, MODELS, f"there is no model {model!r}")
         found = count(plan, MODELS[model](_Images()), cohort=cohort)
         return f"{name}, {model}", plan, cohort, _timed(found, plan, devices)
     require(model is None, "--model and --parameters both give the size of the model; give one")

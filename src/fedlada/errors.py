@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from difflib import get_close_matches
 
@@ -17,6 +17,7 @@ __all__ = [
     "missing_extra",
     "nearest",
     "require",
+    "require_known",
     "warn_here",
 ]
 
@@ -63,6 +64,12 @@ def check_counts(owner: object, *names: str) -> None:
             value is None or (isinstance(value, int) and 0 < value < MOST),
             f"{name} is {value!r}; it must be a positive whole number below 2^53",
         )
+
+
+def require_known(word: str, allowed: Collection[str], wrong: str) -> None:
+    """Raise an error with what is wrong, and the nearest valid name, unless the word is one."""
+    if word not in allowed:
+        raise FedladaError(f"{wrong}; {nearest(word, allowed)}")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from .errors import FedladaError, nearest, require
+from .errors import FedladaError, require, require_known
 
 __all__ = ["by_name", "choose", "find", "word"]
 
@@ -38,7 +38,7 @@ def by_name(module: Mapping[str, object], base: type[T]) -> dict[str, type[T]]:
 def choose(name: str, table: Mapping[str, type[T]], kind: str, base: type[T]) -> type[T]:
     """Return the ingredient of a table's name, or of a ``package.module:Name`` path."""
     if ":" not in name:
-        require(name in table, f"no {kind} {name!r}; {nearest(name, table)}")
+        require_known(name, table, f"no {kind} {name!r}")
         return table[name]
     outside = find(name, kind)
     require(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from ..errors import nearest, require
+from ..errors import require, require_known
 from ..named import word
 from .corrections import CORRECTIONS
 from .local import LOCAL_RULES
@@ -197,10 +197,7 @@ class Algorithm:
         # Config files and messages have lists where settings have tuples.
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         for key in settings:
-            require(
-                key in known,
-                f"{key!r} is no setting of this algorithm; {nearest(key, known)}",
-            )
+            require_known(key, known, f"{key!r} is no setting of this algorithm")
             require(
                 _of_a_kind(settings[key], known[key]),
                 f"{key} is {settings[key]!r}; it must be of the kind of its default, {known[key]!r}"

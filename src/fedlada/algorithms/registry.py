@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import nearest, require
+from ..errors import require, require_known
 from ..named import choose, find
 from .composition import Algorithm
 from .corrections import CORRECTIONS, LESAM, SAM, Amend, AmendAdded, Dyn, Nova, Prox, Scaffold
@@ -337,7 +337,7 @@ def algorithm(name: str | Mapping[str, Any] | Algorithm, **settings: Any) -> Alg
         )
         return algorithm(FORMER[name], **settings)
     else:
-        require(name in ALGORITHMS, f"no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
+        require_known(name, ALGORITHMS, f"no algorithm {name!r}")
         chosen = ALGORITHMS[name]
     return chosen.replace(**settings) if settings else chosen
 
@@ -354,9 +354,10 @@ def compose(
 
 def title(algorithm: Algorithm) -> str:
     """Return the name of the algorithm with these ingredients, or the ingredients."""
-    same = [n for n, known in ALGORITHMS.items() if known.composition == algorithm.composition]
+    composition = algorithm.composition
+    same = [n for n, known in ALGORITHMS.items() if known.composition == composition]
     exact = (name for name in same if ALGORITHMS[name] == algorithm)
-    return next(exact, next(iter(same), algorithm.composition))
+    return next(exact, next(iter(same), composition))
 
 
 def outside_names(encoded: str | Mapping[str, Any]) -> list[str]:

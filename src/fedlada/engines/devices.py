@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import FedladaError, nearest, require
+from ..errors import FedladaError, require, require_known
 from ..protocol.seeds import seed_of
 
 __all__ = ["Device", "Devices", "Outcome", "Work"]
@@ -128,7 +128,7 @@ class Devices:
             return value
         known = [field.name for field in fields(cls)]
         for name in value:
-            require(name in known, f"devices have no {name!r}; {nearest(name, known)}")
+            require_known(name, known, f"devices have no {name!r}")
         return cls(**value)
 
     def outcome(

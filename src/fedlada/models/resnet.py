@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..errors import nearest, require
+from ..errors import require, require_known
 from .shapes import Shaped, image_shape
 
 NAME = "resnet18"
@@ -92,7 +92,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, *, stem: str = "imagenet", groups: int = 2) -> None:
         super().__init__()
-        require(stem in STEMS, f"there is no stem {stem!r}; {nearest(stem, STEMS)}")
+        require_known(stem, STEMS, f"there is no stem {stem!r}")
         require(
             groups >= 1 and 64 % groups == 0,
             f"groups is {groups}; it must divide 64, the number of channels of the first layers,"

@@ -23,7 +23,7 @@ from numbers import Real
 
 from ..algorithms import Algorithm
 from ..algorithms.vectors import is_small
-from ..errors import check_counts, nearest, require
+from ..errors import check_counts, require, require_known
 
 __all__ = ["Privacy"]
 
@@ -159,4 +159,4 @@ class Privacy:
 def _check_names(given: Mapping[str, float], algorithm: Algorithm, what: str) -> None:
     names: Sequence[str] = algorithm.up
     for name in given:
-        require(name in names, f"{what} has {name!r}, which is not sent; {nearest(name, names)}")
+        require_known(name, names, f"{what} has {name!r}, which is not sent")

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from ..algorithms import Algorithm, Vector
-from ..errors import nearest, require
+from ..errors import FedladaError, nearest, require
 
 __all__ = [
     "BUFFERS",
@@ -65,11 +65,11 @@ def personal_tensors(model: nn.Module, personal: Sequence[str]) -> dict[str, Ten
     parameters = _trainable(model)
     tensors: dict[str, Tensor] = {**parameters, **_float_buffers(model)}
     for pattern in personal:
-        require(
-            any(fnmatchcase(name, pattern) for name in tensors),
-            f"personal has {pattern!r}, which matches no trainable parameter and no buffer of the"
-            f" model; {nearest(pattern, _patterns(tensors))}",
-        )
+        if not any(fnmatchcase(name, pattern) for name in tensors):
+            raise FedladaError(
+                f"personal has {pattern!r}, which matches no trainable parameter and no buffer of"
+                f" the model; {nearest(pattern, _patterns(tensors))}"
+            )
     own = {name: t for name, t in tensors.items() if _matches(name, personal)}
     require(
         not own.keys() >= parameters.keys(),

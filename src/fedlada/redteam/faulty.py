@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..algorithms import Vector, Vectors
 from ..engines.around import Around
-from ..errors import nearest, require
+from ..errors import require, require_known
 from ..protocol.engine import Engine
 from ..protocol.messages import Failure, Reply, Task
 from ..protocol.seeds import seed_of
@@ -64,7 +64,7 @@ class Faulty(Around):
 def at_random(*, seed: int, rates: Mapping[str, float]) -> FaultPlan:
     """Return a plan in which each fault has its own probability, at most one at a time."""
     for name in rates:
-        require(name in FAULTS, f"there is no fault {name!r}; {nearest(name, FAULTS)}")
+        require_known(name, FAULTS, f"there is no fault {name!r}")
     require(sum(rates.values()) <= 1, f"the rates add up to {sum(rates.values())}, above 1")
 
     def plan(round: int, client: int) -> str | None:

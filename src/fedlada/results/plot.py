@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
-from ..errors import FedladaError, missing_extra, nearest, require
+from ..errors import FedladaError, missing_extra, require, require_known
 from ..server.record import RoundRecord
 from .recorded import Recorded
 
@@ -182,11 +182,8 @@ def _points(run: Run, metric: str, name: str, against: Against) -> Points:
     )
     found = {r.round: (getattr(r, against), {**r.client_metrics, **r.metrics}) for r in records}
     known = {known for _, metrics in found.values() for known in metrics}
-    require(
-        metric in known,
-        f"metric is {metric!r}, which no record{f' of {name!r}' if name else ''} has;"
-        f" {nearest(metric, known)}",
-    )
+    whose = f" of {name!r}" if name else ""
+    require_known(metric, known, f"metric is {metric!r}, which no record{whose} has")
     return {
         round: (at, metrics[metric]) for round, (at, metrics) in found.items() if metric in metrics
     }

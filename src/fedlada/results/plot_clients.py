@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ..errors import nearest, require
+from ..errors import require, require_known
 from ..server.record import RoundRecord
 from .plot import Against, Run, plot
 
@@ -42,7 +42,7 @@ def plot_clients(
     )
     known = list(records[-1].evaluation)
     chosen = known[0] if metric is None else metric
-    require(chosen in known, f"metric is {metric!r}, which no client has; {nearest(chosen, known)}")
+    require_known(chosen, known, f"metric is {metric!r}, which no client has")
     clients = dict.fromkeys(client for record in records for client in record.evaluation_clients)
     by = by or ("client" if len(clients) <= MOST_LINES else "percentile")
     require(by in get_args(By), f"by is {by!r}; it must be one of {', '.join(get_args(By))}")

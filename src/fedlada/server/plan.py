@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack, cast, get_args
 
 from ..algorithms import ALGORITHMS, Algorithm, Vector, algorithm as named_algorithm
 from ..algorithms.registry import title
-from ..errors import nearest, require
+from ..errors import require, require_known
 from ..privacy import Privacy
 from ..protocol.codecs import Codecs
 from ..protocol.federated import BufferPolicy
@@ -136,7 +136,7 @@ def _aggregator(value: Any) -> Callable[[], Aggregator]:
     else:
         table = settings_table(value)
     name = str(table.pop("name", ""))
-    require(name in AGGREGATORS, f"there is no aggregator {name!r}; {nearest(name, AGGREGATORS)}")
+    require_known(name, AGGREGATORS, f"there is no aggregator {name!r}")
     rule = AGGREGATORS[name]
     if not table:
         return rule
@@ -147,7 +147,7 @@ def _aggregator(value: Any) -> Callable[[], Aggregator]:
 def _checked(table: dict[str, Any], kind: type, what: str) -> dict[str, Any]:
     known = [f.name for f in dataclasses.fields(kind)]
     for key in table:
-        require(key in known, f"{key!r} is no setting of {what}; {nearest(key, known)}")
+        require_known(key, known, f"{key!r} is no setting of {what}")
     return table
 
 
@@ -228,7 +228,7 @@ class Plan:
     def __init__(self, **settings: Unpack[PlanSettings]) -> None:
         fields = {f.name: f for f in dataclasses.fields(self)}
         for name in settings:
-            require(name in fields, f"a plan has no {name!r}; {nearest(name, fields)}")
+            require_known(name, fields, f"a plan has no {name!r}")
         for name, f in fields.items():
             if name in settings:
                 value, read = settings[name], f.metadata.get("read")  # type: ignore[literal-required]

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ValidationInfo
 from torch import nn
 
 from ...data import SOURCES, Source
-from ...errors import ExperimentError, FedladaError, nearest, require
+from ...errors import ExperimentError, FedladaError, nearest, require_known
 from ...models import MODELS
 from ...named import find
 from ...server.record import RoundRecord
@@ -79,10 +79,9 @@ def objective_named(name: str) -> Objective:
 def _named(name: str, known: Mapping[str, object], key: str, what: str) -> object:
     if ":" in name:
         return find(name, what)
-    require(
-        name in known,
-        f"{key} is {name!r}; {nearest(name, known)}, or your own as 'package.module:NAME'",
-    )
+    if name not in known:
+        near = nearest(name, known)
+        raise FedladaError(f"{key} is {name!r}; {near}, or your own as 'package.module:NAME'")
     return known[name]
 
 
@@ -100,7 +99,7 @@ def one_of(key: str, names: Collection[str]) -> AfterValidator:
     """Return a validator for a key whose value must be one of the names."""
 
     def check(value: str) -> str:
-        require(value in names, f"{key} is {value!r}; {nearest(value, names)}")
+        require_known(value, names, f"{key} is {value!r}")
         return value
 
     return AfterValidator(check)

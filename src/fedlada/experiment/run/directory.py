@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +41,12 @@ __all__ = ["RunDirectory", "provenance", "runs_in"]
 CONFIG, OBJECTIVE = "config.toml", "objective.json"
 TAIL = 2**20
 """The number of bytes at the end of the records that are read to find the last line."""
+
+
+@lru_cache(maxsize=1024)  # a report looks at the same runs again and again
+def _looked_at(run: RunDirectory, text: str | None) -> Experiment:
+    """Return the configuration of a run while its file has this text."""
+    return run._experiment(looking=True)
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,11 @@ class RunDirectory:
     @property
     def config(self) -> Experiment:
         """The configuration of the run, to look at: no module that it names is imported."""
-        return self._experiment(looking=True)
+        try:
+            text = file_text(self.config_file)
+        except UnicodeDecodeError:
+            text = None  # the error about it is raised below
+        return _looked_at(self, text)
 
     def experiment(self) -> Experiment:
         """Return the configuration to run; the modules that it names are found and checked."""

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from ...errors import ExperimentError, nearest, require
+from ...errors import ExperimentError, nearest, require, require_known
 from ..config.cells import combined, matching
 from ..config.experiment import Experiment
 from ..config.keys import flatten, nest
@@ -116,14 +116,11 @@ class File(Section):
             " give one or more [problem.NAME] and [contestant.NAME]",
         )
         for name in self.rules.always:
-            known = name in self.contestant
-            require(known, f"rules.always names {name!r}; {nearest(name, self.contestant)}")
+            require_known(name, self.contestant, f"rules.always names {name!r}")
         for contestant, keys in self.contestant.items():
             for name in keys.get("on", {}):
                 where = f"contestant.{contestant}.on"
-                require(
-                    name in self.problem, f"{where} names {name!r}; {nearest(name, self.problem)}"
-                )
+                require_known(name, self.problem, f"{where} names {name!r}")
         return self
 
 

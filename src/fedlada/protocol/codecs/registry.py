@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...errors import nearest, require
+from ...errors import FedladaError, nearest, require
 from ...named import by_name
 from .bf16 import BFloat16
 from .block import Block
@@ -87,10 +87,9 @@ class Codecs:
 def _pair(word: str) -> tuple[str, str]:
     vector, equals, name = word.rpartition("=")
     name, slash, version = name.partition("/")
-    require(
-        name in CODECS,
-        f"there is no codec {name!r}; {nearest(name, [*CODECS, *PRESETS])}",
-    )
+    if name not in CODECS:  # a preset is no codec of a single vector
+        known = nearest(name, [*CODECS, *PRESETS])
+        raise FedladaError(f"there is no codec {name!r}; {known}")
     here = str(CODECS[name].version)
     require(
         not slash or version == here,

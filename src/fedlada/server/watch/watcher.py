@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from ...errors import nearest, require
+from ...errors import require, require_known
 from ..record import RoundRecord
 
 __all__ = ["LOG_FORMAT", "METRICS", "Callback", "Watcher", "watchers", "watching"]
@@ -79,7 +79,7 @@ def watchers(log_format: str = "", metrics: str | int = "") -> list[Watcher]:
         metrics: Where to serve metrics for Prometheus: a port of 127.0.0.1, or ``address:port``.
     """
     log_format = log_format or os.environ.get(LOG_FORMAT, "") or "text"
-    require(log_format in FORMATS, f"log-format is {log_format!r}; {nearest(log_format, FORMATS)}")
+    require_known(log_format, FORMATS, f"log-format is {log_format!r}")
     where = str(metrics or os.environ.get(METRICS, ""))
     chosen: list[Watcher] = []
     if where:
