@@ -231,8 +231,8 @@ def simulate(
     equally, however many examples it has, unless ``weighting`` is ``"examples"``.  ``settings`` are
     those of a :class:`Plan`: ``lr_decay``, ``weighting``, ``close_after``, ``deadline``,
     ``staleness``, ``aging``, ``minimum``, ``guard``, ``aggregator``, ``buffers``, ``personal``,
-    ``codec``, ``privacy`` and ``evaluate_every``.  The first round prints what the run will do to
-    standard error, unless ``quiet``.
+    ``codec``, ``privacy``, ``masks`` and ``evaluate_every``.  The first round prints what the run
+    will do to standard error, unless ``quiet``.
 
     ``evaluate(model)`` evaluates the server's model.  ``evaluate_clients`` are held-out examples of
     each client, or a :class:`ClientEvaluation` that also says how and how often: every client

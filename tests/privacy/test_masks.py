@@ -50,7 +50,7 @@ def opened(maskers, group, mute=()) -> torch.Tensor:
     [((), (), ()), ((0,), (), ()), ((), (10, 70), ()), ((), (), (80, 20)), ((0,), (30,), (10,))],
 )
 def test_masks_cancel_exactly_whoever_is_lost_above_the_threshold(silent, lost, mute):
-    values = inputs(9)
+    values = inputs(12)
     maskers, group = shared(values, silent)
     added(maskers, group, values, lost)
     total = opened(maskers, group, mute)
@@ -98,24 +98,25 @@ def test_a_client_refuses_a_second_question_and_questions_out_of_order():
         maskers[10].answer("unmask", group.ask_unmask())
 
 
-def test_a_server_that_tells_unlike_stories_gets_too_few_of_both_shares():
-    """Of client 0 it needs 7 shares of each kind; of the 9 answers each has one of the two."""
-    values = inputs(9)
-    maskers, group = shared(values)
-    added(maskers, group, values)
-    own, pair = Group.ask_unmask(group), bytes(range(1, 9))
-    answers = [maskers[c].answer("unmask", own if c % 20 else pair) for c in values if c]
-    assert all(len(answer) == 9 * SHARE for answer in answers)
-    kinds = [own if c % 20 else pair for c in values if c]
-    assert max(kinds.count(own), kinds.count(pair)) + 1 < threshold(9)
-    with pytest.raises(FedladaError, match="others than took part"):
-        shared_and_masked(values).answer("unmask", bytes([*range(9), 9]))
+@pytest.mark.parametrize("count", [3, 4, 20, 63, 64, 100])
+def test_both_shares_of_a_client_need_a_third_of_its_group(count):
+    """Each client gives one of both, once, and helpers of the server give both."""
+    helpers = next((h for h in range(count) if count + h >= 2 * threshold(count)), count)
+    assert helpers >= count / 3
 
 
-def shared_and_masked(values) -> Masker:
+def test_a_client_gives_no_share_of_both_kinds_and_none_of_strangers():
+    values = inputs(5)
     maskers, group = shared(values)
     added(maskers, group, values)
-    return maskers[0]
+    arrived = group.ask_unmask()
+    for asked in (arrived + arrived[:1], bytes([*arrived, 5]), bytes([1, 2, 3, 4])):
+        again, others = shared(values)
+        added(again, others, values)
+        with pytest.raises(FedladaError, match="others than took part"):
+            again[0].answer("unmask", asked)
+    told = [maskers[0].answer("unmask", arrived), maskers[10].answer("unmask", bytes([0, 1, 2, 3]))]
+    assert [len(answer) for answer in told] == [5 * SHARE] * 2
 
 
 def test_a_changed_key_or_group_is_noticed():

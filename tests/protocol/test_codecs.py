@@ -18,7 +18,7 @@ from fedlada.server.guard import Guard
 INTEGERS = {name: int(name[3:]) for name in CODECS if name.startswith("int")}
 SUBTRACTIVE = {name: int(name[3:]) for name in CODECS if name.startswith("sub")}
 UNBIASED = [*INTEGERS, *SUBTRACTIVE, "eden2"]
-LOSSY = [name for name in CODECS if name not in ("exact", "fixed")]
+LOSSY = [name for name in CODECS if name not in ("exact", "fixed", "masked")]
 """The codecs of vectors of any length; test_fixed.py has those that are at most 1 long."""
 SCALES = [1e-45, 1e-38, 1e-20, 1.0, 1e20, 1e30]
 

@@ -12,7 +12,7 @@ from fedlada.data import ClientData
 from fedlada.experiment.config.experiment import PLANNED
 from fedlada.experiment.config.reading import read
 from fedlada.flower.server import KEYS, ServerConfig
-from fedlada.privacy import Privacy
+from fedlada.privacy import Masks, Privacy
 from fedlada.protocol.codecs import Codecs
 from fedlada.server import Bernoulli, FixedSize, Guard, TrimmedMean
 from fedlada.server.plan import OtherSettings, PlanSettings
@@ -67,11 +67,21 @@ OTHER = {
             "{ noise = 1.0, delta = 1e-3, clip = {delta = 2.0, v_hat = 0.5}, quantile = 0 }",
         ),
     ],
+    "masks": [
+        (Masks(), True, True),
+        (Masks(least=5), {"least": 5}, "least = 5"),
+        (Masks(least=5, group=10), "least = 5, group = 10", "{ least = 5, group = 10 }"),
+    ],
     "evaluate_every": [(3, 3, 3)],
 }
 LATE = {"deadline", "staleness"}
 """Fields that need clients who may be late."""
-NEEDED = {"staleness": {"close_after": 4, "deadline": 60.0}, "privacy": {"cohort": 0.5}}
+PRIVATE = {"cohort": 0.5, "privacy": "noise = 1.0, delta = 1e-3"}
+NEEDED = {
+    "staleness": {"close_after": 4, "deadline": 60.0},
+    "privacy": {"cohort": 0.5},
+    "masks": PRIVATE,
+}
 """Fields without which another has no meaning."""
 STALE = {"staleness": 3, "close_after": 4}
 CASES = [(name, *values) for name in FIELDS for values in OTHER[name]]
@@ -96,7 +106,8 @@ def from_simulate(**given) -> Plan:
 
 
 def from_toml(tmp_path, name: str | None = None, value: object = None) -> Plan:
-    lines = [f"{PLANNED[key]} = {other}\n" for key, other in NEEDED.get(name, {}).items()]
+    needed = NEEDED.get(name, {}).items()
+    lines = [f"{PLANNED[key]} = {json.dumps(other)}\n" for key, other in needed]
     lines += ['[data]\ndataset = "digits"\n']
     if name is not None:
         key = "algorithm" if name == "algorithm" else PLANNED[name]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import FedladaError
-from ..protocol.engine import Engine
-from ..protocol.messages import Failure, Reply, Task
+from ..protocol.engine import Engine, MaskedEngine
+from ..protocol.messages import Answer, Failure, Reply, Task
 
 __all__ = ["Around", "Complete", "IncompleteRound"]
 
@@ -36,6 +36,13 @@ class Around:
         """Return what the engine calls a client in records."""
         name: Callable[[int], str] = getattr(self._engine, "name", str)
         return name(client)
+
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        """Ask the clients of the engine about the masks of a round."""
+        assert isinstance(self._engine, MaskedEngine)
+        return self._engine.ask(task, step, messages)
 
     def commit(self, task: Task, clients: Sequence[int]) -> None:
         """Pass the call on to the engine."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
-from typing import Generic, Literal, cast
+from typing import TYPE_CHECKING, Generic, Literal, cast
 
 from torch import nn
 
@@ -29,12 +29,15 @@ from ..protocol.federated import (
     federated_buffers,
     personal_tensors,
 )
-from ..protocol.messages import Assessment, Reply, Task, as_numbers, reply_parcel
+from ..protocol.messages import Answer, Assessment, Failure, Reply, Task, as_numbers, reply_parcel
 from ..server.state import ServerState
 from ..training.examples import examples_in
 from ..training.local import LocalTraining
 from .sites import ClientDatasets, check_clients, client_number, names_of
 from .stacked import Choice, Stacked, Unstackable, unstackable
+
+if TYPE_CHECKING:
+    from ..privacy.masking import Masker
 
 __all__ = ["InProcess"]
 
@@ -61,6 +64,7 @@ class InProcess(Generic[D]):
         """The names of the clients; empty if they have none."""
         self._algorithm, self._model, self._data, self._train = algorithm, model, data, train
         self._store = store if store is not None else MemoryStore()
+        self._maskers: dict[int, Masker] = {}
         self._policy: BufferPolicy = buffers
         self._personal = tuple(personal)
         self._buffers = federated_buffers(model, buffers, personal)
@@ -98,12 +102,31 @@ class InProcess(Generic[D]):
                 began = time.perf_counter()
                 replies = self._replies(task, clients)
                 trained, seconds = trained + len(clients), seconds + time.perf_counter() - began
-                for reply in replies:
+                for reply in self._masked(task, replies):
                     parcel = reply_parcel(reply, task)
                     yield replace(reply, vectors=parcel.vectors, received=parcel.nbytes)
         finally:  # the server may have enough replies
             if choice is not None and trained:
                 choice.learn(size, trained, seconds)
+
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        """Ask each of these clients about the masks of a round, and yield the answers."""
+        from ..privacy.masking import Masker, context_of
+
+        if step == "keys":
+            self._maskers = {client: Masker(context_of(task)) for client in messages}
+        for client, message in messages.items():
+            yield Answer(client=client, message=self._maskers[client].answer(step, message))
+
+    def _masked(self, task: Task, replies: Sequence[Reply]) -> Sequence[Reply]:
+        """Put replies under the masks of their clients, if the task asks for that."""
+        if task.sealed is None:
+            return replies
+        from ..privacy.masked import masked_reply
+
+        return [masked_reply(reply, task, self._maskers[reply.client]) for reply in replies]
 
     def _replies(self, task: Task, clients: Sequence[int]) -> Sequence[Reply]:
         """Train these clients, together if there are several, and return their replies."""

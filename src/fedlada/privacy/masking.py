@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..errors import FedladaError, missing_extra, require
 from ..protocol.codecs import MalformedReply
+from ..protocol.messages import Task
 from .masks import LEAST, MOST
 
 try:
@@ -45,7 +46,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra(error, "secure aggregation", "fedlada[masks]") from None
 
-__all__ = ["Group", "Masker", "TooFew", "checked_keys", "threshold"]
+__all__ = ["Group", "Masker", "TooFew", "checked_keys", "context_of", "threshold"]
 
 FIELD = 2**521 - 1
 """Shares are points of polynomials over this prime field, which is above every secret."""
@@ -58,6 +59,11 @@ BLOCK = 2**18
 def threshold(count: int) -> int:
     """Return how many clients of a group must answer at the end."""
     return 2 * count // 3 + 1
+
+
+def context_of(task: Task) -> str:
+    """Return the name of a round, on which all of its keys depend."""
+    return f"{task.run} {task.round} {task.nonce}"
 
 
 class TooFew(FedladaError):
@@ -213,9 +219,16 @@ class Group:
         others = ((self._place[v], boxes) for v, boxes in self._boxes.items() if v != client)
         return b"".join(bytes([v]) + boxes[place] for v, boxes in others)
 
+    @property
+    def left(self) -> list[int]:
+        """The clients to ask for the shares that open the sum; none if too few have arrived."""
+        return self.arrived if len(self.arrived) >= self.threshold else []
+
     def add(self, client: int, masked: Tensor) -> None:
         """Add a client's masked vector of int32."""
-        self._sum = masked.clone() if self._sum is None else self._sum.add_(masked)
+        if self._sum is None:
+            self._sum = torch.zeros_like(masked)
+        self._sum.add_(masked)
         self.arrived.append(client)
 
     def ask_unmask(self) -> bytes:

@@ -17,8 +17,10 @@ from ..errors import warn_here
 from ..protocol.codecs.fixed import length_of
 from ..protocol.messages import Reply, Task
 
-__all__ = ["known_of", "nominal", "plain_reply", "private_reply", "roots_of"]
+__all__ = ["BELOW", "known_of", "nominal", "plain_reply", "private_reply", "roots_of"]
 
+BELOW = "below "
+"""The beginning of the name of a bit: whether a part was shorter than its clip."""
 LONGEST = 1e30
 """No news is as long as this; float32 holds one over it with all its bits."""
 

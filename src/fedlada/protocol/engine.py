@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from .messages import Failure, Reply, Task
+from .messages import Answer, Failure, Reply, Task
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "MaskedEngine"]
 
 
 class Engine(Protocol):
@@ -40,4 +40,15 @@ class Engine(Protocol):
 
         These clients keep the vectors they staged.  The next task of each repeats this.
         """
+        ...
+
+
+@runtime_checkable
+class MaskedEngine(Engine, Protocol):
+    """An engine whose clients can send replies under masks."""
+
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        """Ask each of these clients about the masks of a round, and yield the answers."""
         ...

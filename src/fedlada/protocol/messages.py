@@ -14,6 +14,7 @@ from .wire import Parcel, send
 __all__ = [
     "LONGEST_NAME",
     "MOST_METRICS",
+    "Answer",
     "Assessment",
     "Clips",
     "Failure",
@@ -68,6 +69,8 @@ class Task:
     needs."""
     clips: Clips | None = None
     """The clips of a private run; None in any other."""
+    sealed: Mapping[int, bytes] | None = None
+    """What the masks of each client need of others; None if replies come without masks."""
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +107,14 @@ class Reply:
     def nbytes(self) -> int:
         """Number of bytes that the server received."""
         return self.vectors.nbytes() if self.received is None else self.received
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a client says about the masks of a round."""
+
+    client: int
+    message: bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from ..protocol.residual import base
 from ..protocol.seeds import seed_of
 from ..protocol.wire import send
 from .collect.collect import Collector, Here
+from .collect.masked import Masked
 from .collect.tally import NORM, Tally
 from .guard import CENTRE
 from .plan import Plan
@@ -72,6 +73,13 @@ def federate(
     """
     trouble = _Trouble(plan)
     name: Callable[[int], str] = getattr(engine, "name", str)
+    if plan.masks is not None:
+        require(
+            collector is None,
+            "there are masks, and several processes or leaves share the cohort, each of which"
+            " would see a part of the sum: leave workers out, and make each node one client",
+        )
+        collector = Masked(plan, engine)
     collector = collector or Here(plan, engine)
     if plan.staleness:
         _check_late(plan, collector)

@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack, cast, get_args
 from ..algorithms import ALGORITHMS, Algorithm, Vector, algorithm as named_algorithm
 from ..algorithms.registry import title
 from ..errors import require, require_known
-from ..privacy import Privacy
+from ..privacy import Masks, Privacy
 from ..protocol.codecs import Codecs
 from ..protocol.federated import BufferPolicy
 from .aggregate.mean import Mean
@@ -46,6 +46,7 @@ class OtherSettings(TypedDict, total=False):
     personal: Sequence[str] | str
     codec: Codecs | str
     privacy: Privacy | Mapping[str, Any] | str | None
+    masks: Masks | Mapping[str, Any] | str | bool | None
     evaluate_every: int
 
 
@@ -58,6 +59,8 @@ class PlanSettings(OtherSettings, total=False):
     seed: int
 
 
+WHOLE = ("exact", "fixed", "masked")
+"""What a plan with privacy may name as the codec of what goes up, which it chooses itself."""
 FREE = {"free": True}
 """Marks a field that a resumed run may change: the rounds already done do not depend on it."""
 NEW = {"new": True}
@@ -124,6 +127,15 @@ def _privacy(value: Any) -> Privacy | None:
             " is below one over the number of clients, such as noise = 0.94, delta = 1e-5",
         )
     return Privacy(**table)
+
+
+def _masks(value: Any) -> Masks | None:
+    """Read the settings of masks; True for the usual ones, None, False or no text for none."""
+    if value is None or isinstance(value, Masks):
+        return value
+    if isinstance(value, bool) or value == "":
+        return Masks() if value else None
+    return Masks(**_checked(settings_table(value), Masks, "masks"))
 
 
 def _aggregator(value: Any) -> Callable[[], Aggregator]:
@@ -222,6 +234,10 @@ class Plan:
     privacy: Privacy | None = field(default=None, metadata={"read": _privacy, **NEW})
     """Privacy of whole clients by noise on the server; None adds none.  Replies are clipped in the
     place of a guard, and sent by the codec ``fixed``."""
+    masks: Masks | None = field(default=None, metadata={"read": _masks, **NEW})
+    """Groups of clients of which the server opens the sum alone; None lets it see every reply.
+    They need ``privacy``, whose clips make replies whole numbers, and change no bit of the
+    result."""
     evaluate_every: int = field(default=1, metadata=FREE)
     """Evaluate each time this many rounds are done, and after the last round."""
 
@@ -240,7 +256,13 @@ class Plan:
         if self.privacy is not None:
             self._check_privacy(self.privacy)
             object.__setattr__(self, "guard", None)
-            object.__setattr__(self, "codec", Codecs(self.codec.down, {"*": "fixed"}))
+            up = "fixed" if self.masks is None else "masked"
+            object.__setattr__(self, "codec", Codecs(self.codec.down, {"*": up}))
+        require(
+            self.masks is None or self.privacy is not None,
+            "there are masks and no privacy: masks hide whole numbers, and it is privacy whose"
+            " clips make every reply such numbers; give privacy, or leave masks out",
+        )
 
     def _check(self) -> None:
         literals = {"weighting": Weighting, "aging": Aging, "buffers": BufferPolicy}
@@ -360,8 +382,8 @@ class Plan:
         )
         names = [self.codec.name("up", name) for name in algorithm.up]
         require(
-            all(name in ("exact", "fixed") for name in names),
-            f"codec sends {', '.join(n for n in names if n not in ('exact', 'fixed'))} up and there"
+            all(name in WHOLE for name in names),
+            f"codec sends {', '.join(n for n in names if n not in WHOLE)} up and there"
             " is privacy, for which vectors are whole multiples of a step; leave the codec of what"
             " goes up out",
         )

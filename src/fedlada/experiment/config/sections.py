@@ -203,6 +203,8 @@ class Federation(_Plain):  # type: ignore[misc]
     """The encoding of the vectors in messages, such as "x=exact | delta=exact"."""
     privacy: str | dict[str, Any] = ""
     """Privacy of whole clients by noise on the server, such as { noise = 1.0, delta = 1e-5 }."""
+    masks: bool | str | dict[str, int] = False
+    """Whether the server opens sums of replies alone, or settings such as { least = 10 }."""
     attack: Annotated[str, one_of("federation.attack", ATTACK_NAMES)] = HONEST
     """The attack of lying clients; with "absent" they send nothing."""
     attackers: Share | Count = 0.1

@@ -23,7 +23,7 @@ from ...errors import require
 from ..manifest import DTYPES, Layout
 from .codec import Codec, empty, split
 
-__all__ = ["STEP", "Fixed", "length_of", "longest"]
+__all__ = ["STEP", "Fixed", "length_of", "longest", "uncut"]
 
 STEP = 2.0**-24
 """The number that a whole number of 1 stands for."""
@@ -68,6 +68,11 @@ def length_of(vector: Vector) -> float:
     """Return the Euclidean norm, summed in float64 block by block: float32 sums may be 1e-3 off."""
     blocks = (block for t in vector for block in torch.split(t.detach().reshape(-1), BLOCK))
     return math.hypot(*(float(torch.linalg.vector_norm(b, dtype=torch.float64)) for b in blocks))
+
+
+def uncut(length: float, count: int) -> bool:
+    """Return whether a decoded vector was not cut: a cut one has the greatest length there is."""
+    return length < longest(count) - math.sqrt(count) * STEP / 2
 
 
 def longest(count: int) -> float:

@@ -17,6 +17,7 @@ from .codec import Codec
 from .eden import Eden as Eden
 from .exact import Exact as Exact
 from .fixed import Fixed as Fixed
+from .masked import Masked as Masked
 from .zstd import Zstd
 
 __all__ = ["CODECS", "PRESETS", "Codecs", "Way"]

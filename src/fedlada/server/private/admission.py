@@ -6,20 +6,18 @@ others, and no noise hides that.  So nothing is measured here but a reply's own 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ...algorithms import Algorithm, Round, Vector, Vectors
-from ...protocol.codecs.fixed import STEP, length_of, longest
+from ...privacy.news import BELOW
+from ...protocol.codecs.fixed import length_of, uncut
 from ...protocol.messages import Rejection, Reply, Task
 from ..guard import Admitted, Limit, Measured
 from ..guard.contract import Contract
 
-__all__ = ["BELOW", "ROUNDING", "Private"]
+__all__ = ["ROUNDING", "Private"]
 
-BELOW = "below "
-"""The beginning of the name of a bit: whether a part was shorter than its clip."""
 ROUNDING = 1e-6
 """How far a vector may be beyond its clip, relative to the clip."""
 
@@ -59,7 +57,7 @@ class Private:
             if not length <= 1 + ROUNDING:  # also if it is NaN
                 reason = f"{name} beyond its clip"
                 return Rejection(client=reply.client, reason=reason, nbytes=reply.nbytes)
-            bits[BELOW + name] = float(_below(length, vector))
+            bits[BELOW + name] = float(uncut(length, vector.numel()))
         bare = replace(reply, metrics={}, seconds=0.0, received=reply.nbytes)
         return Admitted(reply=bare, weight=1, scalars=bits)
 
@@ -76,9 +74,3 @@ class Private:
     def centre(self, mean: Vector, lr_sum: float) -> Vector | None:
         """Return None: a clip is around what the server knows."""
         return None
-
-
-def _below(length: float, vector: Vector) -> bool:
-    """Return whether a part was not cut: a cut one has the greatest length that is sent."""
-    count = vector.numel()
-    return length < longest(count) - math.sqrt(count) * STEP / 2

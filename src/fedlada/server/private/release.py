@@ -28,7 +28,7 @@ from ...algorithms.vectors import is_small
 from ...errors import require
 from ...privacy import Privacy
 from ...privacy.account import Event, composed
-from ...privacy.news import known_of, nominal, roots_of
+from ...privacy.news import BELOW, known_of, nominal, roots_of
 from ...privacy.noise import Source, normal
 from ...protocol.codecs.fixed import STEP
 from ...protocol.messages import Clips, Task
@@ -39,9 +39,8 @@ from ..record import RoundRecord
 from ..sampling import Bernoulli
 from ..state import ServerState
 from .account import Account
-from .admission import BELOW
 
-__all__ = ["allowed", "published", "release", "released_at_all"]
+__all__ = ["CLOSED", "allowed", "published", "release", "released_at_all"]
 
 
 def _begin(plan: Plan, state: ServerState, clients: int) -> None:
@@ -60,6 +59,12 @@ def _begin(plan: Plan, state: ServerState, clients: int) -> None:
         privacy.seeded or privacy.delta < 1 / clients,
         f"delta is {privacy.delta:g}, and there are {clients} clients: with so large a delta a"
         f" program may publish one of them; choose less than 1/{clients}",
+    )
+    drawn, masks = _rate(plan) * clients, plan.masks
+    require(
+        masks is None or drawn >= masks.least,
+        f"a round has about {drawn:.3g} of {clients} clients, and masks open no group below"
+        f" {masks.least if masks else 0}: give a larger cohort, or masks with a smaller least",
     )
     privacy.noises(len(algorithm.up), _expected(plan, state))
     whole = [m.up for m in algorithm.moments if not is_small(m.up)]
@@ -99,12 +104,17 @@ def allowed(plan: Plan, state: ServerState, clients: int) -> bool:
     return False
 
 
+CLOSED = "too few for masks"
+"""Why the reply of a client is not used whose group was not opened."""
+
+
 def released_at_all(tally: Tally) -> bool:
     """Return whether a round is released: not if all of its clients failed.
 
-    Who answers says nothing about data.  A cohort without any client is released as noise alone.
+    Who answers says nothing about data.  A cohort without any client is released as noise alone,
+    and so is one with too few clients for masks: nobody may know how many were drawn.
     """
-    return bool(tally.accepted) or not tally.cohort
+    return bool(tally.accepted) or not tally.cohort or CLOSED in tally.failures
 
 
 def release(plan: Plan, state: ServerState, tally: Tally, clients: int) -> tuple[Vectors, Round]:
