@@ -1,4 +1,4 @@
-"""Runs on a device that is not the CPU, in processes of their own: `tests/devices` says which."""
+"""Runs on devices that are not the CPU, in a process of their own: `tests/devices` says which."""
 
 import os
 import subprocess
@@ -8,27 +8,20 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-MPS_LIKE = "second-without-float64"
+ON_MPS = "codec or strict or guard or measured or form or flower or experiment"
+"""The tests for which it matters that a device has no float64."""
 
 pytestmark = pytest.mark.programs(seconds=60)
 
 
-@pytest.mark.parametrize(
-    ("device", "chosen"),
-    [
-        ("second", ""),
-        (MPS_LIKE, "codec or strict or guard or measured or form or flower or experiment"),
-    ],
-)
-def test_all_follows_the_model_to_another_device(device, chosen):
+def test_all_follows_the_model_to_another_device():
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "devices.plugin"]
-    files = [
-        str(TESTS / "devices" / name)
-        for name in ("on_device.py", "on_flower.py", "on_experiment.py")
-    ]
+    command += ["--device", "second", "--device", "second-without-float64"]
+    command += ["-k", f"not without-float64 or {ON_MPS}"]
+    names = ("on_device.py", "on_flower.py", "on_experiment.py")
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [*command, "--device", device, "-k", chosen, *files],
+        [*command, *(str(TESTS / "devices" / name) for name in names)],
         cwd=TESTS.parent,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -120,6 +121,7 @@ QUESTIONS = (
 )
 
 
+@cache
 def ended(question: Question) -> pl.DataFrame:
     """One row per run: what it cost to each target, and its means over the last rounds."""
     data = frame(question.directories(), rounds=question.rounds)
@@ -164,8 +166,9 @@ def tuned(sweep: str) -> str:
         .rows()
     )
     tries: dict[tuple[str, float], dict[float, float]] = {}
+    configs = configurations(directories)
     for directory, accuracy in scores:
-        config = configurations([Path(directory)])[Path(directory)]
+        config = configs[Path(directory)]
         lr, decay = (float(str(config.settings[key])) for key in ("lr", "weight_decay"))
         tries.setdefault((str(config.algorithm), decay), {})[lr] = accuracy
     lines = ["| | weight decay | lr: validation accuracy, % |", "| :-- | --: | :-- |"]

@@ -20,11 +20,12 @@ from pathlib import Path
 import polars as pl
 
 from fedlada.experiment.packed import pack
+from fedlada.experiment.report.runs import Runs
 from fedlada.experiment.results.scores import reached, scored, shown
 from fedlada.experiment.tournament.file import Tournament, read_tournament
 from fedlada.experiment.tournament.page import tournament_page, verdicts
 from fedlada.experiment.tournament.play import unpacked
-from fedlada.experiment.tournament.stages import TRIES, Course, course, mean_ranks
+from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course, mean_ranks
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 FILE, RESULTS = HERE / "tournament.toml", HERE / "results"
@@ -33,6 +34,9 @@ filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
 COMMAND = "fedlada tournament experiments/tournament/tournament.toml"
 SEED = "federation.seed"
 
+Verdicts = dict[str, tuple[Runs, Verdict]]
+"""The runs and the verdict of each problem, as `verdicts` returns them."""
+
 
 def collect(runs: Path) -> None:
     """Pack all runs of a tournament's directory that have ended a stage."""
@@ -40,9 +44,8 @@ def collect(runs: Path) -> None:
         pack(problem, RESULTS / f"{problem.name}.jsonl")
 
 
-def standings(found: Tournament, courses: list[Course]) -> str:
+def standings(courses: list[Course], told: Verdicts) -> str:
     """Scores in the finals, or in brackets on validation data at the last rung, as Markdown."""
-    told = verdicts(courses, found.contestants)
     ranked = mean_ranks([one for one in courses if one.finals])
     names = [one.contest.name for one in courses if one.contest.name in told]
     lines = [["", *names, "mean rank"], [":--", *["--:"] * (len(names) + 1)]]
@@ -61,9 +64,9 @@ def standings(found: Tournament, courses: list[Course]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def ratios(found: Tournament, courses: list[Course], of: str = "fedavg") -> str:
+def ratios(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
     """Rounds to each target over those of one method, run by run of the same seed."""
-    told, columns = verdicts(courses, found.contestants), {}
+    columns = {}
     for name, (runs, _) in told.items():
         own = runs.of(of)
         for target in runs.targets:
@@ -80,9 +83,8 @@ def ratios(found: Tournament, courses: list[Course], of: str = "fedavg") -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def sentences(found: Tournament, courses: list[Course]) -> str:
+def sentences(told: Verdicts) -> str:
     """Who won each problem."""
-    told = verdicts(courses, found.contestants)
     return "\n".join(f"- **{name}**: {result.sentence}" for name, (_, result) in told.items())
 
 
@@ -99,10 +101,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as base:
         unpacked(found, Path(base))
         courses = [course(contest, found, Path(base)) for contest in found.contests]
+        told = verdicts(courses, found.contestants)
         made = {
-            "tournament": standings(found, courses),
-            "tournament ratios": ratios(found, courses),
-            "tournament winners": sentences(found, courses),
+            "tournament": standings(courses, told),
+            "tournament ratios": ratios(found, told),
+            "tournament winners": sentences(told),
             "tournament edges": "\n".join(f"- **{c.contest.name}**: {c.edges()}" for c in courses),
         }
         pages = {page: filled(page.read_text(), made) for page in PAGES}

@@ -21,9 +21,9 @@ TORCH, TESTS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
-        default="second",
+        action="append",
         help="a device of torch; 'xla'; 'second', a CPU that says it is another device; or"
-        " 'second-without-float64'",
+        " 'second-without-float64'; tests that ask for a device run on all that are given",
     )
 
 
@@ -34,8 +34,8 @@ def found(name: str) -> torch.device:
         from fedlada import devices
 
         second.BACKEND.float64 = name == "second"
-        if not second.BACKEND.float64:
-            devices.WITHOUT_FLOAT64 += (second.NAME,)
+        others = tuple(kind for kind in devices.WITHOUT_FLOAT64 if kind != second.NAME)
+        devices.WITHOUT_FLOAT64 = others + (() if second.BACKEND.float64 else (second.NAME,))
         return second.DEVICE
     if name == "xla":
         os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -48,9 +48,16 @@ def found(name: str) -> torch.device:
     return torch.empty(0, device=name).device
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames:
+        names = metafunc.config.getoption("--device")
+        metafunc.parametrize("device", names, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
-    return found(request.config.getoption("--device"))
+    """The device of the test; the first one for a test that does not ask for any."""
+    return found(getattr(request, "param", None) or request.config.getoption("--device")[0])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

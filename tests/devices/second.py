@@ -5,12 +5,11 @@ device has random numbers of its own.  Python implements it by torch's backend "
 cannot be undone, so a process that imports this module should run nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "second"
@@ -104,7 +103,7 @@ class There(Tensor):
 def carry_out(operation: Callable, args: tuple, kwargs: dict) -> Any:
     """Carry out an operation of which one tensor or more is on the second device."""
     name = operation.overloadpacket.__name__
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
     there = {id(t.held): t for t in tensors if isinstance(t, There)}
     checked = [] if name in CROSSING else tensors[:1] if name in FROM_THE_HOST else tensors
     on_the_host = [t for t in checked if t.dim() and not isinstance(t, There)]  # or just a number
@@ -114,12 +113,13 @@ def carry_out(operation: Callable, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(f"{name}: expected all tensors on {DEVICE}, and one is on the CPU")
     device = torch.device((kwargs := dict(kwargs)).pop("device", None) or DEVICE)
     kwargs.pop("pin_memory", None)
-    result = drawn(operation, tree_map(here, args), tree_map(here, kwargs))
+    held = [here(arg) for arg in args], {name: here(arg) for name, arg in kwargs.items()}
+    result = drawn(operation, *held)
     if name == "copy_" and not isinstance(args[0], There):
         return args[0]
     if device.type != NAME:
         return result.to(device)
-    return tree_map(lambda r: back(r, there) if isinstance(r, Tensor) else r, result)
+    return back(result, there)
 
 
 def one_by_one(operation: Callable, args: tuple, kwargs: dict) -> list[Tensor] | None:
@@ -131,7 +131,7 @@ def one_by_one(operation: Callable, args: tuple, kwargs: dict) -> list[Tensor] |
     return None if parts[0] is None else [part[0] for part in parts]
 
 
-def drawn(operation: Callable, args: tuple, kwargs: dict) -> Any:
+def drawn(operation: Callable, args: list, kwargs: dict) -> Any:
     """Return the result of an operation, its random numbers from the device's own."""
     if torch.Tag.nondeterministic_seeded not in operation.tags:
         return operation(*args, **kwargs)
@@ -146,12 +146,28 @@ def drawn(operation: Callable, args: tuple, kwargs: dict) -> Any:
         torch.set_rng_state(host)
 
 
+def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+    """Yield the tensors among an operation's arguments, of which some are lists of tensors."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
 def here(value: object) -> object:
+    """Return an argument of an operation with the tensors that the device holds."""
+    if isinstance(value, list | tuple):
+        return [here(part) for part in value]
     return value.held if isinstance(value, There) else value
 
 
-def back(result: Tensor, there: dict[int, There]) -> Tensor:
-    """Return the tensor that an operation has changed, or a new one."""
+def back(result: object, there: dict[int, There]) -> object:
+    """Return the tensors that an operation has changed, and new ones in place of what it made."""
+    if isinstance(result, list | tuple):
+        return type(result)(back(part, there) for part in result)
+    if not isinstance(result, Tensor):
+        return result
     return there[id(result)] if id(result) in there else There(result)
 
 
