@@ -36,8 +36,12 @@ def test_a_missing_library_is_answered_with_the_extra_to_install(monkeypatch, li
         use()
 
 
-def test_importing_the_package_needs_none_of_the_extra():
-    code = f"import sys, fedlada.data; print([n for n in {EXTRA} if n in sys.modules])"
+def test_importing_the_package_and_reading_digits_import_none_of_the_extra():
+    """Of scikit-learn only the file of digits is read."""
+    code = (
+        "import sys, fedlada.data; fedlada.data.load('digits', split='test')\n"
+        f"print([n for n in {EXTRA} if n in sys.modules])"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

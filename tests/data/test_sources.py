@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedlada.data import STATISTICS, load
+from fedlada.data.digits import FILE
 from pictures import PIXELS, rows
 
 
@@ -50,20 +51,23 @@ def test_unknown_names_are_answered_with_the_known_ones(name, split):
         load(name, split=split)
 
 
-def test_digits_are_scikit_learns_split_in_two():
-    train, test = load("digits", split="train"), load("digits", split="test")
-    assert train.inputs.shape == (1437, 1, 8, 8)
-    assert test.inputs.shape == (360, 1, 8, 8)
-    together = torch.cat([train.inputs, test.inputs]).double().sum()
+@pytest.mark.parametrize("file", [FILE, "no such file"])
+def test_digits_are_scikit_learns_split_in_two(file, monkeypatch):
     from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
 
-    original = torch.from_numpy(load_digits().images) * 255 / 16
-    assert together == original.round().sum()
-    assert train.inputs.max() == 255
-    for images in (train, test):
-        counts = images.labels.bincount()
-        assert len(counts) == len(images.classes) == 10
-        assert counts.max() <= 1.1 * counts.min()
+    monkeypatch.setattr("fedlada.data.digits.FILE", file)
+    digits = load_digits()
+    rows = train_test_split(
+        range(len(digits.target)), test_size=360, stratify=digits.target, random_state=0
+    )
+    for split, chosen in zip(("train", "test"), rows, strict=True):
+        images = load("digits", split=split)
+        assert images.inputs.shape == (len(chosen), 1, 8, 8)
+        original = torch.from_numpy(digits.images[chosen]) * 255 / 16
+        assert torch.equal(images.inputs[:, 0], original.round().to(torch.uint8))
+        assert torch.equal(images.labels, torch.from_numpy(digits.target[chosen]))
+        assert images.classes == tuple(map(str, digits.target_names))
 
 
 def test_digits_are_the_same_every_time_and_leave_global_generators_alone():

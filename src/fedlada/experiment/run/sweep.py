@@ -37,7 +37,7 @@ TICK = 0.2  # seconds between checks of the processes
 PATIENCE = 10.0  # seconds that a terminated process has before it is killed
 
 # Importing these takes seconds, so the fork server imports them once for all processes.
-PRELOADED = ("fedlada.experiment.run.sweep", "flwr_datasets.partitioner", "sklearn.model_selection")
+PRELOADED = ("fedlada.experiment.run.sweep", "flwr_datasets.partitioner")
 
 
 @dataclass
