@@ -27,13 +27,13 @@ def wide(clients):
     return [(client.inputs.double(), client.labels) for client in clients]
 
 
-def ended(at_once, *, model=None, clients=EQUAL, train=None, rounds=5, **settings):
-    """A run that is done, of six of eight clients in a round."""
-    usual = {"algorithm": "fedavg", "cohort": 6, "quiet": True}
+def ended(at_once, *, model=None, clients=EQUAL, train=None, rounds=3, **settings):
+    """A run that is done, of four of eight clients in a round."""
+    usual = {"algorithm": "fedavg", "cohort": 4, "quiet": True}
     run = simulate(
         perceptron() if model is None else model,
         clients,
-        train=train or LocalTraining(steps=4, batch_size=10),
+        train=train or LocalTraining(steps=2, batch_size=10),
         rounds=rounds,
         at_once=at_once,
         **usual | settings,
@@ -55,27 +55,30 @@ def gap(one, other, *names) -> float:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_at_once_is_one_by_one(name):
     double = {"model": perceptron().double(), "clients": wide(UNEQUAL), "algorithm": name}
-    assert gap(ended(1, **double), ended(4, **double)) < 1e-12
-    single = {"clients": UNEQUAL, "algorithm": name}
-    assert gap(ended(1, **single), ended(6, **single), "x") < 1e-6
+    assert gap(ended(1, **double), ended(3, **double)) < 1e-12
+    if name in KINDS:
+        single = {"clients": UNEQUAL, "algorithm": name}
+        assert gap(ended(1, **single), ended(4, **single), "x") < 1e-6
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcm", "scaffold", "fedprox", "fednova", "fedlion"])
 def test_perceptrons_of_clients_of_one_size_end_in_the_same_bits(name):
-    one, other = ended(1, algorithm=name), ended(6, algorithm=name)
+    one, other = ended(1, algorithm=name), ended(4, algorithm=name)
     assert gap(one, other) == 0
     for a, b in zip(one.records, other.records, strict=True):
         assert a.client_metrics == pytest.approx(b.client_metrics, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:the guard stepped in")
-@pytest.mark.parametrize("name", [*KINDS, "sharedmuon", "fedlada-rows", "fedlesam"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedlada", "localadam", "scaffold", "diloco", "sharedmuon", "fedlesam"]
+)
 @pytest.mark.parametrize(
     "settings",
     [
         {"train": LocalTraining(epochs=1, batch_size=32)},
         {"train": LocalTraining(steps=3, batch_size=20, clip_norm=0.3), "guard": "strict"},
-        {"weighting": "examples", "guard": "calibration = 2", "close_after": 4},
+        {"weighting": "examples", "guard": "calibration = 2", "close_after": 3},
         {"codec": "small"},
     ],
     ids=["epochs", "clipped", "closed early", "coded"],
@@ -84,7 +87,7 @@ def test_unequal_clients_end_where_they_would_alone(name, settings):
     if "weighting" in settings and fedlada.algorithm(name).sums:
         settings = {n: value for n, value in settings.items() if n != "weighting"}
     double = {"model": perceptron().double(), "clients": wide(UNEQUAL), "algorithm": name}
-    one, other = (ended(n, rounds=3, **double, **settings) for n in (1, 3))
+    one, other = (ended(n, rounds=2, **double, **settings) for n in (1, 3))
     assert gap(one, other) < 1e-11
     for a, b in zip(one.records, other.records, strict=True):
         assert (a.cohort, a.accepted, a.steps) == (b.cohort, b.accepted, b.steps)
