@@ -6,6 +6,7 @@ is a group, and so are its tests with one of the markers `flower`, `cifar`, `doc
 wait, and of all others those with the largest `seconds` of a marker.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -61,6 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=order)
     if hasattr(config, "workerinput"):
         Path(config.workerinput["groups"]).write_text(json.dumps(groups))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what lives as long as the tests."""
+    gc.freeze()
 
 
 GROUPS = Path(tempfile.gettempdir()) / f"fedlada-test-groups-{os.getpid()}.json"

@@ -623,16 +623,14 @@ def test_an_advice_works_when_followed(mistake, tmp_path):
     eval(f"dict({code})" if use == "{}" else code, globals() | given)
 
 
-SENTENCES = [
-    node.value
-    for path in (ROOT / "src").rglob("*.py")
-    for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
-]
-
-
 def test_every_name_of_the_library_in_a_message_is_there():
-    names = {n for text in SENTENCES for n in re.findall(r"\bfedlada(?:\.[A-Za-z]\w*)+", text)}
+    sentences = [
+        node.value
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+    ]
+    names = {n for text in sentences for n in re.findall(r"\bfedlada(?:\.[A-Za-z]\w*)+", text)}
     assert len(names) > 20
     for name in names - {"fedlada.run"}:  # a logger's
         pkgutil.resolve_name(name)

@@ -291,7 +291,7 @@ def test_a_client_keeps_what_it_has_sent():
         ("fedmuon-corrected", "m", "m_mean"),
         ("feddyn", "h_i", "h"),
     ):
-        store, data = MemoryStore(), clients()
+        store, data = MemoryStore(), clients(12)
         privacy = {**EXACT, "clip": 0.01, "steps": 3, "delta": 1e-3}
         plan = Plan(algorithm=name, cohort=0.5, rounds=4, privacy=privacy)
         engine = InProcess(plan.algorithm, network(), data, TRAIN, store=store)
@@ -353,8 +353,9 @@ def test_a_reply_changes_what_happens_to_no_other():
 
 @pytest.mark.parametrize("name", [n for n, a in PRIVATE.items() if not a.moments])
 def test_without_noise_and_with_large_clips_it_is_the_plain_run(name):
-    plain = ended(name, cohort="all", privacy=None, guard=None)
-    private = ended(name, cohort="all", privacy=EXACT)
+    settings = {"cohort": "all", "data": clients(8)}
+    plain = ended(name, privacy=None, guard=None, **settings)
+    private = ended(name, privacy=EXACT, **settings)
     torch.testing.assert_close(x(private), x(plain), rtol=1e-5, atol=1e-5)
 
 
@@ -417,7 +418,7 @@ def test_clips_go_to_the_quantile_of_the_lengths():
     """Half of the clients send less than the clip, wherever it began."""
     for first in (0.3, 0.06):
         privacy = {"noise": 0.5, "clip": first, "seeded": True}
-        run = ended(rounds=12, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
+        run = ended(rounds=8, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
         plan, state = run.plan, run.state
         assert (state.clips["delta"] < first) == (first == 0.3)
         task, _ = next_task(plan, state, 30)
