@@ -279,7 +279,7 @@ def test_an_outcome_of_0_or_1_has_one_output_and_is_judged_by_its_auc(monkeypatc
         "data.partition=class-prior",
         "data.task=binary",
     )
-    more = ("model.name=mlp", "algorithm=fedavg", "federation.rounds=20", "settings.lr=0.5")
+    more = ("model.name=mlp", "algorithm=fedavg", "federation.rounds=8", "train.steps=10")
     config = configured(*words, *more)
     RunDirectory(tmp_path / "run").prepare(config)
     *_, last = execute.run(tmp_path / "run")

@@ -418,7 +418,7 @@ def test_clips_go_to_the_quantile_of_the_lengths():
     """Half of the clients send less than the clip, wherever it began."""
     for first in (0.3, 0.06):
         privacy = {"noise": 0.5, "clip": first, "seeded": True}
-        run = ended(rounds=8, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
+        run = ended(rounds=12, data=clients(30), cohort=0.9, privacy=privacy, lr_decay=1.0)
         plan, state = run.plan, run.state
         assert (state.clips["delta"] < first) == (first == 0.3)
         task, _ = next_task(plan, state, 30)
