@@ -50,7 +50,7 @@ publisher = "fedlada"
 
 [tool.flwr.app.components]
 serverapp = "tree.server:app"
-clientapp = "tree.leaf:app"
+clientapp = "tree.warm:app"
 
 [tool.flwr.app.config]
 runs = ""
@@ -98,14 +98,23 @@ def own(context):
 
 
 def hanging(model, mine, optimizer):
-    trained.append(len(mine))
-    if len(trained) == 20 and marks and (marks[0] / "kill").exists():
-        (marks[0] / "kill").rename(marks[0] / "hanging")
-        time.sleep(600)
+    if marks and (marks[0] / "kill").exists():
+        trained.append(len(mine))
+        if len(trained) == 20:
+            (marks[0] / "kill").rename(marks[0] / "hanging")
+            time.sleep(600)
     return train(model, mine, optimizer)
 
 
 app = leaf_app(model, own, hanging)
+'''
+
+WARM = '''
+"""A leaf whose worker stays loaded."""
+
+from fedlada.flower import warm_app
+
+app = warm_app("tree.leaf:app")
 '''
 
 SERVER = '''
@@ -157,6 +166,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (package / "__init__.py").touch()
     (package / "task.py").write_text(TASK)
     (package / "leaf.py").write_text(LEAF.replace("{clients}", str(CLIENTS)))
+    (package / "warm.py").write_text(WARM)
     numbers = {"clients": CLIENTS, "leaves": LEAVES, "deadline": DEADLINE, "killed": KILLED}
     (package / "server.py").write_text(SERVER.format(**numbers))
     return directory
