@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from fedlada.cli import main
 from fedlada.errors import ExperimentError
@@ -28,6 +29,18 @@ ACCURACY = {
     "localadam": {0: [0.1, 0.15, 0.3], 1: [0.1, 0.2, 0.2], 2: [0.1, 0.1, 0.25]},
 }
 T = {1: 12.7062, 2: 4.3027}  # Student's 97.5 % by degrees of freedom, from a textbook
+
+
+@pytest.fixture
+def drawn():
+    """Of tests that look at figures."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request, monkeypatch):
+    """Figures take most of the time of a report: only those that a test looks at are drawn."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: file.write("<svg></svg>"))
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +296,7 @@ def test_no_two_lines_of_a_panel_differ_in_colour_alone():
     assert len({(colour(k), dashes(k)) for k in range(2 * CROWD)}) == 2 * CROWD
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_same_runs_give_the_same_report(swept, made, tmp_path):
     report([swept], out=tmp_path)
     for path in tmp_path.rglob("*.*"):
@@ -299,6 +313,7 @@ def test_commands_machine_and_configuration_are_there(swept, made):
     assert (swept / "fedlada-seed0" / "config.toml").read_text().strip() in text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_of_many_variants_the_best_are_drawn_and_the_table_has_all(tmp_path):
     for k in range(CROWD + 2):
         write(tmp_path / f"{k}", "fedavg", 0, [0.1, 0.2 + k / 100], **{"settings.lr": 1.0 + k})
@@ -315,6 +330,7 @@ def test_of_many_variants_the_best_are_drawn_and_the_table_has_all(tmp_path):
         assert f">fedavg lr={CROWD + 2.0}</text>" in (where / f"figures/{name}.svg").read_text()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_long_runs_are_thinned_in_figures_below_300_kb_which_say_so(tmp_path):
     curve = [0.5 - 0.4 / (1 + n) + 0.01 * math.sin(n) for n in range(700)]
     for algorithm in ("fedavg", "fedcm", "fedlada", "localadam", "scaffold"):
@@ -363,6 +379,7 @@ def test_export_writes_the_model_of_the_newest_checkpoint(tmp_path, swept):
         main(["export", str(swept / "fedcm-seed0"), str(tmp_path / "other.safetensors")])
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("label", ["a$\\frac{1$", "$x$", "50 $ a $ b"])
 def test_a_label_with_dollar_signs_is_drawn_as_it_is(tmp_path, label):
     for seed in (0, 1):
@@ -409,6 +426,7 @@ def problems(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.usefixtures("drawn")
 def test_runs_are_compared_within_their_problem(problems):
     where = report([problems])
     page, text = Page((where / HTML).read_text()), (where / MARKDOWN).read_text()
