@@ -50,7 +50,6 @@ def main() -> None:
     for client, masker in maskers.items():
         told = watch.of(KEYS, masker.answer, "keys", b"")
         keys[client] = watch.of(SERVER, checked_keys, told, seen)
-        seen |= {told[:32], told[32:]}
     group = Group(CONTEXT, keys)
     for client, masker in maskers.items():
         shares = watch.of(KEYS, masker.answer, "shares", group.ask_shares(client))

@@ -144,6 +144,28 @@ def test_the_server_sees_whole_numbers_that_are_other_ones_every_time():
         assert (reply.steps, reply.examples, reply.seconds) == (2, 1, 0.0)
 
 
+class Copied(Lossy):
+    """In the second round the second client gives the keys of the first as its own."""
+
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        first = None
+        for number, answer in enumerate(super().ask(task, step, messages)):
+            first = answer if number == 0 else first
+            if (task.round, step, number) == (1, "keys", 1):
+                self.copier = answer.client
+                answer = replace(answer, message=first.message)
+            yield answer
+
+
+@pytest.mark.filterwarnings("ignore:the guard stepped in")
+def test_a_client_that_copies_the_keys_of_another_is_left_out_alone():
+    masks = {"least": 3, "group": 20}
+    copied = ended(masks=masks, losses={}, lossy=Copied)
+    assert equal(copied, ended(losses={"reply": [copied[0]._engine.copier]}))
+
+
 class Lying(Lossy):
     """The losses say what becomes of the first reply of the second round."""
 

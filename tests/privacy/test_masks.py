@@ -2,11 +2,23 @@
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import chisquare
 
 from fedlada import FedladaError
 from fedlada.privacy import Masks
-from fedlada.privacy.masking import BOX, KEY, SHARE, Group, Masker, TooFew, checked_keys, threshold
+from fedlada.privacy.identity import Identity
+from fedlada.privacy.masking import (
+    BOX,
+    KEY,
+    KEYS,
+    SHARE,
+    Group,
+    Masker,
+    TooFew,
+    checked_keys,
+    threshold,
+)
 from fedlada.protocol.codecs import MalformedReply
 
 CONTEXT = "a run, a round"
@@ -98,6 +110,49 @@ def test_a_client_refuses_a_second_question_and_questions_out_of_order():
         maskers[10].answer("unmask", group.ask_unmask())
 
 
+def test_a_client_that_is_saved_between_the_steps_gives_the_same_answers():
+    """Its keys, its shares and what it has answered are all that it needs."""
+    values = inputs(5)
+    maskers, group = shared(values)
+    again = {client: Masker.restored(masker.saved()) for client, masker in maskers.items()}
+    sent = added(again, group, values, lost=(30,))
+    for client, masked in sent.items():
+        assert torch.equal(masked, maskers[client].mask(values[client], group.sealed(client)))
+    again = {client: Masker.restored(masker.saved()) for client, masker in again.items()}
+    arrived = [values[client] for client in sent]
+    assert torch.equal(opened(again, group), torch.stack(arrived).sum(0).to(torch.int32))
+    once_more = Masker.restored(again[0].saved())
+    with pytest.raises(FedladaError, match="twice, or out of order"):
+        once_more.answer("unmask", group.ask_unmask())
+
+
+def known(count: int) -> list[Identity]:
+    keys = [Ed25519PrivateKey.generate() for _ in range(count)]
+    public = [key.public_key().public_bytes_raw() for key in keys]
+    return [Identity(key, public) for key in keys]
+
+
+def meet(identities, context=CONTEXT) -> str:
+    """Let clients see a group, and return what the first says to it."""
+    maskers = [Masker(CONTEXT, identity) for identity in identities]
+    others = [Masker(context, identity) for identity in identities[1:]]
+    told = [m.answer("keys", b"") for m in (maskers[0], *others)]
+    try:
+        maskers[0].answer("shares", Group(CONTEXT, dict(enumerate(told))).ask_shares(0))
+    except FedladaError as refused:
+        return str(refused)
+    return ""
+
+
+def test_clients_that_know_each_other_refuse_invented_clients_and_keys_of_another_round():
+    four = known(4)
+    assert meet(four) == ""
+    assert "1 of the 4" in meet([four[0], *known(3)])
+    assert "3 of the 4" in meet([*four[:3], four[1]]), "the same client twice"
+    assert "1 of the 4" in meet([four[0], None, None, None])
+    assert "1 of the 4" in meet(four, context="another round")
+
+
 @pytest.mark.parametrize("count", [3, 4, 20, 63, 64, 100])
 def test_both_shares_of_a_client_need_a_third_of_its_group(count):
     """Each client gives one of both, once, and helpers of the server give both."""
@@ -147,11 +202,11 @@ def test_a_group_of_two_is_refused_by_its_clients():
 
 
 @pytest.mark.parametrize(
-    "message", [b"", bytes(1), bytes(2 * KEY), bytes(range(KEY)) + bytes(KEY), bytes(3 * KEY)]
+    "message", [b"", bytes(1), bytes(KEYS), bytes(range(KEY)) + bytes(KEYS - KEY), bytes(KEYS + 1)]
 )
 def test_keys_that_nobody_can_use_are_refused(message):
     with pytest.raises(MalformedReply):
-        checked_keys(message, [])
+        checked_keys(message, set())
 
 
 def test_shares_that_do_not_fit_are_refused_and_wrong_ones_do_not_open():

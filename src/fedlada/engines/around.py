@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ..errors import FedladaError
 from ..protocol.engine import Engine, MaskedEngine
 from ..protocol.messages import Answer, Failure, Reply, Task
 
 __all__ = ["Around", "Complete", "IncompleteRound"]
+
+A = TypeVar("A", Reply, Answer)
 
 
 class Around:
@@ -61,10 +64,18 @@ class Complete(Around):
 
     def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
         """Yield the replies of the engine; raise an error if a client fails."""
-        for reply in self._engine.exchange(task, cohort):
-            if isinstance(reply, Failure):
-                why = f"{reply.reason}: {reply.cause}" if reply.cause else f"{reply.reason}."
-                raise IncompleteRound(
-                    f"client {reply.client} failed in round {task.round + 1}: {why}"
-                )
-            yield reply
+        return _complete(self._engine.exchange(task, cohort), task)
+
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        """Yield the answers of the engine; raise an error if a client fails."""
+        return _complete(super().ask(task, step, messages), task)
+
+
+def _complete(answers: Iterable[A | Failure], task: Task) -> Iterator[A | Failure]:
+    for answer in answers:
+        if isinstance(answer, Failure):
+            why = f"{answer.reason}: {answer.cause}" if answer.cause else f"{answer.reason}."
+            raise IncompleteRound(f"client {answer.client} failed in round {task.round + 1}: {why}")
+        yield answer

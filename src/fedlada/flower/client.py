@@ -18,13 +18,21 @@ from ..client.evaluation import EvaluateLocally, EvaluationSession, evaluation_s
 from ..client.round import ClientSession, D, Train, asked, client_session
 from ..devices import chosen, seeded
 from ..errors import require
-from ..protocol.messages import LONGEST_NAME
+from ..protocol.messages import LONGEST_NAME, Answer
 from ..protocol.seeds import seed_of
 from ..training.examples import examples_in
+from . import masks
 from .context_store import client_store
 from .warm.keeping import kept
 from .wire.header import HEADER
-from .wire.records import Assignment, evaluation_record, read_task, reply_record
+from .wire.records import (
+    Assignment,
+    answer_record,
+    evaluation_record,
+    read_question,
+    read_task,
+    reply_record,
+)
 
 __all__ = [
     "ClientEvaluation",
@@ -140,22 +148,25 @@ def training(message: Message, context: Context, model: nn.Module) -> Iterator[C
     """
     client, assignment, manifest = read_task(message.content, model)
     check_place(client, context)
-    with (
-        named_errors(client, assignment.task.round, site_of(context)),
-        client_session(
+    task = assignment.task
+    with named_errors(client, task.round, site_of(context)):
+        masks.check_masked(context, hidden=task.sealed is not None)
+        with client_session(
             agreed(assignment, context),
             model,
-            assignment.task,
+            task,
             client=client,
             store=client_store(manifest, context),
             buffers=assignment.buffers,
             personal=assignment.personal,
-        ) as session,
-    ):
-        local = ClientRound(session)
-        yield local
-        session.examples, session.metrics = local.examples, local.metrics
-    local.reply = Message(reply_record(session.reply, assignment.task), reply_to=message)
+        ) as session:
+            local = ClientRound(session)
+            yield local
+            session.examples, session.metrics = local.examples, local.metrics
+        reply = session.reply
+        if task.sealed is not None:
+            reply = masks.masked(reply, task, context)
+    local.reply = Message(reply_record(reply, task), reply_to=message)
 
 
 class ClientEvaluation:
@@ -184,6 +195,7 @@ def evaluating(message: Message, context: Context, model: nn.Module) -> Iterator
     """
     client, assignment, manifest = read_task(message.content, model)
     check_place(client, context)
+    masks.check_masked(context, hidden=False)
     with (
         named_errors(client, assignment.task.round, site_of(context)),
         evaluation_session(
@@ -202,7 +214,16 @@ def evaluating(message: Message, context: Context, model: nn.Module) -> Iterator
 
 
 def answer_query(message: Message, context: Context) -> Message:
-    """Report this node's partition id and site; an existing app registers it for ``query``."""
+    """Report this node's partition id and site, or answer the server about the masks of a round.
+
+    An existing app registers it for ``query``.
+    """
+    if HEADER in message.content:
+        question = read_question(message.content)
+        check_place(question.client, context)
+        told = masks.answer(question, context)
+        answer = Answer(client=question.client, message=told)
+        return Message(answer_record(answer), reply_to=message)
     header: dict[str, ConfigRecordValues] = {
         "client": client_number(context),
         "clients": node_count(context),

@@ -23,7 +23,7 @@ from ..errors import require
 from ..protocol.codecs import MalformedReply
 from ..protocol.federated import BufferPolicy, clients_keep
 from ..protocol.manifest import Manifest
-from ..protocol.messages import Assessment, Failure, Rejection, Reply, Task
+from ..protocol.messages import Answer, Assessment, Failure, Rejection, Reply, Task
 from ..protocol.wire import send
 from ..server.plan import Plan
 from .attendance import Attendance, failed
@@ -31,8 +31,11 @@ from .nodes import Nodes
 from .pull import POLL, Missing, Pull, Unreadable, answers
 from .wire.records import (
     Assignment,
+    Question,
     arrived,
     pack,
+    question_record,
+    read_answer,
     read_evaluation,
     read_identity,
     read_reply,
@@ -43,7 +46,7 @@ __all__ = ["GridEngine"]
 
 log = logging.getLogger("fedlada")
 
-R = TypeVar("R", Reply, Assessment)
+R = TypeVar("R", Reply, Assessment, Answer)
 
 SKEW = 10.0
 """Seconds by which this clock and the SuperLink's may differ.
@@ -140,6 +143,30 @@ class GridEngine:
         """Return a function that reads a reply to a task with the same codecs."""
         return functools.partial(read_reply, manifest=self.manifest, codecs=task.codecs)
 
+    def ask(
+        self, task: Task, step: str, messages: Mapping[int, bytes]
+    ) -> Iterator[Answer | Failure]:
+        """Ask each of these clients about the masks of a round, and yield the answers."""
+        from ..privacy.masking import context_of
+
+        def record(client: int) -> RecordDict:
+            return question_record(
+                Question(
+                    client=client, context=context_of(task), step=step, message=messages[client]
+                )
+            )
+
+        end = self.end()
+        sent, missing = self._addressed(record, list(messages), MessageType.QUERY, task.round)
+        for failure in missing:
+            self.attendance.note(task.round, failure.client, failure)
+            yield failure
+        for client, message in answers(self.grid, sent, end):
+            answer = self.answer(message, client, read_answer)
+            if isinstance(answer, Failure):  # who answers is noted when its reply arrives
+                self.attendance.note(task.round, client, answer)
+            yield answer
+
     def evaluate(self, task: Task, cohort: Sequence[int]) -> Iterator[Assessment | Failure]:
         """Push the model to the cohort and yield evaluations as they arrive.
 
@@ -170,17 +197,25 @@ class GridEngine:
         self, task: Task, cohort: Sequence[int], kind: str
     ) -> tuple[dict[int, Message], list[Failure]]:
         """Return the task as a message to each client, and the clients that have no node now."""
-        self.look_for(cohort)
         parcel = task.parcel or send(task.vectors, task.codecs, "down", seed=0)
         vectors, assignment = pack(parcel), self.assignment(task)
+
+        def record(client: int) -> RecordDict:
+            return task_record(assignment, vectors, self.manifest, client=client)
+
+        return self._addressed(record, cohort, kind, task.round)
+
+    def _addressed(
+        self, record: Callable[[int], RecordDict], cohort: Sequence[int], kind: str, round: int
+    ) -> tuple[dict[int, Message], list[Failure]]:
+        self.look_for(cohort)
         messages, missing = dict[int, Message](), list[Failure]()
         for client in cohort:
             node = self.node(client)
             if node is None:
                 missing.append(Failure(client=client, reason="not connected", reached=False))
                 continue
-            record = task_record(assignment, vectors, self.manifest, client=client)
-            messages[client] = self.message(record, node, kind, task.round)
+            messages[client] = self.message(record(client), node, kind, round)
         return messages, missing
 
     def end(self) -> float | None:

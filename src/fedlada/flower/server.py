@@ -205,11 +205,6 @@ def run_server(
     """
     plan = config.plan
     require(
-        plan.masks is None,
-        "there are masks, which work in fedlada.simulate and not on Flower yet; leave masks out,"
-        " and see docs/privacy.md for what the server's operator can then read",
-    )
-    require(
         plan.privacy is None or bool(config.num_partitions or config.clients),
         "there is privacy, whose account needs the number of clients, connected or not: give"
         " num-partitions, or clients if each node is a leaf with several",

@@ -16,14 +16,19 @@ The threshold t is above two thirds of the group.  So a server that tells client
 who was lost gets too few of both shares, unless a third of the group helps it.  All keys are of one
 round: the secret of a client that was lost opens nothing else.  Keys of pairs follow from all the
 keys of the group, so clients that were shown unlike groups cannot open each other's shares.
+
+A server that invents clients reads the reply of the only real one in their group.  Clients with an
+:class:`Identity` sign their keys, and send nothing to a group with a key that no known client has
+signed for this round.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -32,6 +37,7 @@ from torch import Tensor
 from ..errors import FedladaError, missing_extra, require
 from ..protocol.codecs import MalformedReply
 from ..protocol.messages import Task
+from .identity import NOBODY, SIGNED, Identity
 from .masks import LEAST, MOST
 
 try:
@@ -52,6 +58,8 @@ FIELD = 2**521 - 1
 """Shares are points of polynomials over this prime field, which is above every secret."""
 KEY, SHARE, BOX = 32, 66, 2 * 66 + 16
 """Bytes of a key or a secret, of a share, and of two sealed shares."""
+KEYS = 2 * KEY + SIGNED
+"""Bytes of a client's two keys and its signature of them."""
 BLOCK = 2**18
 """Numbers that stay in the cache while all masks are added to them."""
 
@@ -73,11 +81,32 @@ class TooFew(FedladaError):
 class Masker:
     """A client in one round: it answers each question once, and in this order alone."""
 
-    def __init__(self, context: str) -> None:
+    def __init__(self, context: str, identity: Identity | None = None) -> None:
         """Make new keys; ``context`` names the run and the round."""
-        self._context, self._done = context, 0
+        self.context, self._identity, self._done = context, identity, 0
         self._talk, self._pair = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._own = os.urandom(KEY)
+        self._me, self._all = 0, b""
+        self._held: dict[int, bytes] = {}
+
+    def saved(self) -> bytes:
+        """Return all that :meth:`restored` needs to answer the next step; it is secret."""
+        secret = (self._talk.private_bytes_raw(), self._pair.private_bytes_raw(), self._own)
+        held = {v: shares.hex() for v, shares in self._held.items()}
+        plain = [self.context, self._done, self._me, *(b.hex() for b in (*secret, self._all)), held]
+        return json.dumps(plain).encode()
+
+    @classmethod
+    def restored(cls, saved: bytes, identity: Identity | None = None) -> Masker:
+        """Return the client that was saved."""
+        context, done, me, *secret, held = json.loads(saved)
+        masker = cls(context, identity)
+        talk, pair, masker._own, everyone = map(bytes.fromhex, secret)
+        masker._talk, masker._pair = map(X25519PrivateKey.from_private_bytes, (talk, pair))
+        masker._done, masker._me = done, me
+        masker._held = {int(v): bytes.fromhex(shares) for v, shares in held.items()}
+        masker._meet(everyone)
+        return masker
 
     def answer(self, step: str, message: bytes) -> bytes:
         """Answer one of the steps ``keys``, ``shares`` and ``unmask``."""
@@ -103,45 +132,62 @@ class Masker:
         self._enough(len(boxes) + 1)
         for v, box in boxes.items():
             self._held[v] = self._opened(v, box)
-        self._peers = sorted(self._held)
         return _masked(whole.clone(), [(_derive(self._own, "own"), 1), *map(self._with, boxes)])
 
     def _keys(self, message: bytes) -> bytes:
+        keys = self._mine()
+        return keys + (self._identity.sign(self._to_sign(keys)) if self._identity else NOBODY)
+
+    def _mine(self) -> bytes:
         return _public(self._talk) + _public(self._pair)
+
+    def _to_sign(self, keys: bytes) -> bytes:
+        return self.context.encode() + keys
+
+    def _meet(self, everyone: bytes) -> None:
+        """Note the keys of a group, of which all keys of its pairs follow."""
+        self._all, keys = everyone, _cut(everyone, KEYS)
+        self._keys_of = [(each[:KEY], each[KEY : 2 * KEY]) for each in keys]
+        self._group = hashlib.sha256(self.context.encode() + everyone).digest()
 
     def _shares(self, message: bytes) -> bytes:
         """Return two shares for each other client of the group, sealed for it."""
-        self._me, keys = message[0], _cut(message[1:], 2 * KEY)
-        self._keys_of = [(each[:KEY], each[KEY:]) for each in keys]
+        require(len(message) > 0, "the server shows no group; this client sends nothing")
+        self._me = message[0]
+        self._meet(message[1:])
+        keys = _cut(self._all, KEYS)
         distinct = {key for pair in self._keys_of for key in pair}
         require(
             LEAST <= len(keys) <= MOST and len(distinct) == 2 * len(keys),
             f"the server shows a group of {len(keys)} clients, or a key twice; this client sends"
             " nothing",
         )
-        mine = (_public(self._talk), _public(self._pair))
         require(
-            self._me < len(keys) and self._keys_of[self._me] == mine,
+            self._me < len(keys) and keys[self._me].startswith(self._mine()),
             "the server shows other clients a key that is not this client's; it sends nothing",
         )
-        self._group = hashlib.sha256(self._context.encode() + message[1:]).digest()
+        if self._identity is not None:
+            signed = [(self._to_sign(each[: 2 * KEY]), each[2 * KEY :]) for each in keys]
+            self._identity.check(signed)
         secret, count = self._pair.private_bytes_raw(), len(keys)
-        shares = list(zip(_split(self._own, count), _split(secret, count), strict=True))
+        both = zip(_split(self._own, count), _split(secret, count), strict=True)
+        shares = [own + pair for own, pair in both]
         self._held = {self._me: shares[self._me]}
         others = (v for v in range(count) if v != self._me)
         return b"".join(
-            self._seal(v, self._me, v).encrypt(bytes(12), b"".join(shares[v]), None) for v in others
+            self._seal(v, self._me, v).encrypt(bytes(12), shares[v], None) for v in others
         )
 
     def _unmask(self, message: bytes) -> bytes:
         """Return one share of each client: of its own mask if it arrived, else of its pair key."""
         arrived = set(message)
         require(
-            self._me in arrived and arrived <= {*self._peers} and len(arrived) == len(message),
+            self._me in arrived and arrived <= self._held.keys() and len(arrived) == len(message),
             "the server asks for shares of others than took part; this client gives none",
         )
         self._enough(len(arrived))
-        return b"".join(self._held[v][v not in arrived] for v in self._peers)
+        either = {v: (both[:SHARE], both[SHARE:]) for v, both in sorted(self._held.items())}
+        return b"".join(either[v][v not in arrived] for v in either)
 
     @contextmanager
     def _turn(self, step: int) -> Iterator[None]:
@@ -167,15 +213,14 @@ class Masker:
         secret = self._talk.exchange(X25519PublicKey.from_public_bytes(self._keys_of[v][0]))
         return ChaCha20Poly1305(_derive(secret, "seal", self._group, sender, receiver))
 
-    def _opened(self, v: int, box: bytes) -> tuple[bytes, bytes]:
+    def _opened(self, v: int, box: bytes) -> bytes:
         try:
-            shares: bytes = self._seal(v, v, self._me).decrypt(bytes(12), box, None)
+            return self._seal(v, v, self._me).decrypt(bytes(12), box, None)
         except InvalidTag:
             raise FedladaError(
                 "another client's shares cannot be opened: it was shown another group, or the"
                 " server has changed them; this client sends nothing"
             ) from None
-        return shares[:SHARE], shares[SHARE:]
 
     def _with(self, v: int) -> tuple[bytes, int]:
         return _pair_key(self._pair, self._keys_of[v][1], self._me, v, self._group)
@@ -256,23 +301,26 @@ class Group:
                 taken.append((_derive(secret, "own"), -1))
             else:  # the key of v gives, with the sign of v, what the others have added
                 private = X25519PrivateKey.from_private_bytes(secret)
-                if _public(private) != self._keys[v][KEY:]:
+                if _public(private) != self._keys[v][KEY : 2 * KEY]:
                     raise MalformedReply("wrong shares of masks")
-                others = [(u, self._keys[u][KEY:]) for u in places]
+                others = [(u, self._keys[u][KEY : 2 * KEY]) for u in places]
                 taken += [_pair_key(private, key, v, u, self._group) for u, key in others]
         return _masked(self._sum, taken)
 
 
-def checked_keys(message: bytes, seen: Collection[bytes]) -> bytes:
-    """Return a client's keys if others can use them; ``seen`` are those of other clients."""
-    keys = _cut(message, KEY)
-    if len(keys) != 2 or keys[0] == keys[1] or not {*keys}.isdisjoint(seen):
+def checked_keys(message: bytes, seen: set[bytes]) -> bytes:
+    """Return a client's keys if others can use them, and add them to those of others, ``seen``."""
+    if len(message) != KEYS:
+        raise MalformedReply("wrong keys of masks")
+    keys = {message[:KEY], message[KEY : 2 * KEY]}
+    if len(keys) != 2 or not keys.isdisjoint(seen):
         raise MalformedReply("wrong keys of masks")
     try:
         for key in keys:
             X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError as wrong:  # a point of small order
         raise MalformedReply("wrong keys of masks") from wrong
+    seen |= keys
     return message
 
 

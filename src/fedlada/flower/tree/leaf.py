@@ -23,6 +23,7 @@ from ...protocol.engine import Engine
 from ...protocol.messages import Failure, Reply, Task
 from ..client import agreed, answer_query, built, check_place, client_number, node_count
 from ..context_store import client_store
+from ..masks import check_masked
 from .records import read_order, tally_record
 
 __all__ = ["leaf_app"]
@@ -52,6 +53,7 @@ def leaf_app(
         order, seconds = received.order, received.seconds
         for client in order.clients:
             check_place(client, context)
+        check_masked(context, hidden=False)
         algorithm = agreed(received.assignment, context)
         plan = dataclasses.replace(received.plan, algorithm=algorithm)
         engine = InProcess(

@@ -44,7 +44,7 @@ from ..wire.records import (
 __all__ = ["Received", "Written", "order_record", "read_order", "read_tally", "tally_record"]
 
 SUMS, TENSORS = "fedlada.sums", "tensors"
-ORDER = (TASK - {"client"}) | {"clients", "cohort", "order"}
+ORDER = (TASK - {"client", "sealed"}) | {"clients", "cohort", "order"}
 TALLY = {"leaf", "round", "nonce", "names", "tally"}
 """The keys of each kind of header."""
 

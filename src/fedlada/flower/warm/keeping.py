@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flwr.app import Context
 
-__all__ = ["begin", "kept"]
+__all__ = ["begin", "in_worker", "kept"]
 
 T = TypeVar("T")
 
@@ -18,6 +18,11 @@ def begin() -> None:
     """Mark this process as the worker of one node in one run."""
     global _in_worker
     _in_worker = True
+
+
+def in_worker() -> bool:
+    """Return whether this process is the worker of one node in one run."""
+    return _in_worker
 
 
 def kept(load: Callable[[Context], T]) -> Callable[[Context], T]:

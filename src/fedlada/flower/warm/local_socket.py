@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ __all__ = [
     "connect",
     "given_up",
     "listen",
-    "private_directory",
     "receive",
     "send",
 ]
@@ -36,21 +34,6 @@ class ConnectionEnded(FedladaError):
 
 class ConnectionSilent(ConnectionEnded):
     """The other process neither went on nor closed the connection in time."""
-
-
-def private_directory(path: Path) -> Path:
-    """Create a directory that only this user can enter, or check an existing one."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.lstat()
-    require(
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not status.st_mode & 0o077,
-        f"{path} must be a directory of user {os.geteuid()} that nobody else can enter (owner"
-        f" {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); remove it, or set FLWR_HOME to"
-        " another directory",
-    )
-    return path
 
 
 def listen(path: Path) -> socket.socket:

@@ -21,13 +21,13 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from ...errors import FedladaError
+from ..home import private_directory
 from ..private_api import current_task, packed, unpacked
 from .local_socket import (
     ConnectionEnded,
     ConnectionSilent,
     connect,
     listen,
-    private_directory,
     receive,
     send,
 )
@@ -58,9 +58,8 @@ class NodeWorker:
     """
 
     def __init__(self, reference: str, context: Context, *, idle: float) -> None:
-        home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr").absolute()
         self._reference, self._idle = reference, idle
-        self._directory = private_directory(home / DIRECTORY)
+        self._directory = private_directory(DIRECTORY)
         self._node = f"{context.node_id:x}"
         # The parent, SuperExec, lives as long as the SuperNode; the path has the app's version.
         what = [os.getppid(), context.run_id, reference, sys.path]

@@ -1,7 +1,8 @@
 """The process that keeps a ClientApp loaded: ``python -m fedlada.flower.warm.worker``.
 
 It answers one message after another.  It ends with its SuperNode, when its node begins another run,
-when the process that waits for a reply ends, or when no message arrives for a while.
+when the process that waits for a reply ends, or when no message arrives for a while and it holds no
+secrets of a round.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from flwr.clientapp import ClientApp
 
 from ...errors import FedladaError
+from .. import masks
 from ..private_api import packed, set_task, unpacked
 from . import keeping
 from .app import load
@@ -119,6 +121,8 @@ def main(settings: dict[str, Any]) -> None:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
+                if masks.under_way():  # others may train for longer, and then it is asked again
+                    continue
                 return
             # A stranger, or a process that ended or stopped before it had sent its message.
             with connection, suppress(FedladaError):

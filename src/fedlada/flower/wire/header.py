@@ -55,6 +55,13 @@ class Header:
             raise MalformedReply("wrong header value")
         return cast(list[str], value)
 
+    def bytes(self, key: str) -> bytes:
+        """Return bytes."""
+        value = self._values[key]
+        if not isinstance(value, bytes):
+            raise MalformedReply("wrong header value")
+        return value
+
     def text(self, key: str, *, most: int = LONGEST_NAME) -> str:
         """Return a text that is not too long."""
         value = self._values[key]

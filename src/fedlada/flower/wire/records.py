@@ -34,6 +34,7 @@ from ...protocol.manifest import Manifest
 from ...protocol.messages import (
     LONGEST_NAME,
     MOST_METRICS,
+    Answer,
     Assessment,
     Clips,
     Reply,
@@ -47,11 +48,16 @@ from .packing import opened, packed
 
 __all__ = [
     "Assignment",
+    "Question",
+    "answer_record",
     "arrived",
     "evaluation_record",
+    "question_record",
+    "read_answer",
     "read_assignment",
     "read_evaluation",
     "read_identity",
+    "read_question",
     "read_reply",
     "read_task",
     "reply_record",
@@ -66,11 +72,13 @@ MOST_CLIENTS = 10_000_000
 
 TASK = {
     *("client", "round", "seed", "lr", "nonce", "run", "last_accepted", "resumable_from"),
-    *("algorithm", "buffers", "personal", "codec", "manifest", "clips"),
+    *("algorithm", "buffers", "personal", "codec", "manifest", "clips", "sealed"),
 }
 REPLY = {"client", "round", "examples", "steps", "lr_sum", "nonce", "seconds"}
 EVALUATION = {"client", "round", "examples", "nonce"}
 IDENTITY = {"client", "clients", "site"}
+QUESTION = {"client", "context", "step", "message"}
+ANSWER = {"client", "message"}
 """The keys of each kind of header."""
 
 
@@ -110,7 +118,9 @@ def task_record(
 ) -> RecordDict:
     """Return the server's record for a client; ``vectors`` is packed once for the whole cohort."""
     header = task_header(assignment, manifest)
-    header |= {"client": client, "last_accepted": assignment.task.last_accepted.get(client, NEVER)}
+    task = assignment.task
+    header |= {"client": client, "last_accepted": task.last_accepted.get(client, NEVER)}
+    header["sealed"] = b"" if task.sealed is None else task.sealed[client]
     return RecordDict({VECTORS: vectors, HEADER: ConfigRecord(header)})
 
 
@@ -146,12 +156,18 @@ def read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, M
 def _read_task(content: RecordDict, model: nn.Module) -> tuple[int, Assignment, Manifest]:
     header = Header(content, {VECTORS, HEADER}, TASK)
     client = header.integer("client")
-    last = {client: header.integer("last_accepted")}
-    return client, *read_assignment(header, content, model, last)
+    last, sealed = {client: header.integer("last_accepted")}, header.bytes("sealed")
+    given = {client: sealed} if sealed else None
+    return client, *read_assignment(header, content, model, last, sealed=given)
 
 
 def read_assignment(
-    header: Header, content: RecordDict, model: nn.Module, last_accepted: Mapping[int, int]
+    header: Header,
+    content: RecordDict,
+    model: nn.Module,
+    last_accepted: Mapping[int, int],
+    *,
+    sealed: Mapping[int, bytes] | None = None,
 ) -> tuple[Assignment, Manifest]:
     """Return the part of a task that all receivers share, and the manifest."""
     buffers = cast(BufferPolicy, header.text("buffers"))  # Manifest.of checks the value
@@ -174,6 +190,7 @@ def read_assignment(
         last_accepted=last_accepted,
         resumable_from=header.integer("resumable_from"),
         clips=_clips(header.text("clips", most=2**14)),
+        sealed=sealed,
     )
     algorithm = header.text("algorithm", most=2**20)
     assignment = Assignment(task=task, algorithm=algorithm, buffers=buffers, personal=personal)
@@ -263,6 +280,49 @@ def read_evaluation(content: RecordDict) -> Assessment:
         nonce=header.text("nonce"),
         metrics=_metrics(metrics),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the server asks a client about the masks of a round."""
+
+    client: int
+    context: str
+    """The name of the round."""
+    step: str
+    message: bytes
+
+
+def question_record(question: Question) -> RecordDict:
+    """Return a question about masks as a record."""
+    return RecordDict({HEADER: ConfigRecord(dict(vars(question)))})
+
+
+def read_question(content: RecordDict) -> Question:
+    """Return the server's question about masks."""
+    try:
+        header = Header(content, {HEADER}, QUESTION)
+        return Question(
+            client=header.integer("client"),
+            context=header.text("context"),
+            step=header.text("step"),
+            message=header.bytes("message"),
+        )
+    except MalformedReply as wrong:
+        raise FedladaError(
+            f"the server's question cannot be read ({wrong}); both must run the same fedlada"
+        ) from wrong
+
+
+def answer_record(answer: Answer) -> RecordDict:
+    """Return a client's answer about masks as a record."""
+    return RecordDict({HEADER: ConfigRecord(dict(vars(answer)))})
+
+
+def read_answer(content: RecordDict) -> Answer:
+    """Return a client's answer about masks; raise only :class:`MalformedReply`."""
+    header = Header(content, {HEADER}, ANSWER)
+    return Answer(client=header.integer("client"), message=header.bytes("message"))
 
 
 def arrived(content: RecordDict) -> int:
