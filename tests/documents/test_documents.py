@@ -32,13 +32,13 @@ def test_the_readme_has_fewer_than_600_words():
 
 
 @pytest.mark.cifar(seconds=120)
-def test_the_example_on_cifar10_passes_40_percent(capsys):
+def test_the_example_on_cifar10_passes_35_percent(capsys):
     (program,) = blocks(CIFAR, "python")
     exec(compile(program, CIFAR, "exec"), {})
     *_, last = capsys.readouterr().out.splitlines()
-    accuracy = re.fullmatch(r"round 10: test accuracy (.*)%", last)
+    accuracy = re.fullmatch(r"round 5: test accuracy (.*)%", last)
     assert accuracy is not None
-    assert float(accuracy[1]) > 40
+    assert float(accuracy[1]) > 35
 
 
 CIFAR = "docs/experiments.md"

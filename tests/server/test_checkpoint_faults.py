@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -56,6 +58,15 @@ def same(a, b) -> bool:
     alike = all(a.state.vectors[n].equal(b.state.vectors[n]) for n in a.state.vectors)
     records = [[replace(r, **UNTIMED) for r in run.records] for run in (a, b)]
     return alike and a.state.last_accepted == b.state.last_accepted and records[0] == records[1]
+
+
+@cache
+def whole(algorithm: str = "scaffold", *, rounds: int = ROUNDS):
+    """A run that nothing disturbs, with which several tests compare theirs."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = finished(Path(directory), algorithm, rounds=rounds)
+        biases = [run.model_of(client).bias for client in range(6)]
+    return run, biases
 
 
 DEATHS = {
@@ -123,9 +134,9 @@ def test_a_server_killed_in_mid_round_is_resumed_bit_for_bit(tmp_path, moment, a
     again = start(tmp_path / "killed", algorithm=algorithm)
     assert again.resumed.round in (KILLED - 1, KILLED)
     again.run()
-    whole = finished(tmp_path / "whole", algorithm)
-    assert same(again, whole)
-    assert all(again.model_of(i).bias.equal(whole.model_of(i).bias) for i in range(6))
+    expected, biases = whole(algorithm)
+    assert same(again, expected)
+    assert all(again.model_of(i).bias.equal(bias) for i, bias in enumerate(biases))
 
 
 def damage(path: Path, how: str) -> None:
@@ -153,7 +164,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(tmp_path, file,
             again = start(tmp_path / "run")
     assert again.resumed.round == 3
     again.run()
-    assert same(again, finished(tmp_path / "whole"))
+    assert same(again, whole()[0])
 
 
 def test_every_flipped_bit_is_noticed(tmp_path):
@@ -201,7 +212,7 @@ run.run()
     again = start(tmp_path / "run", algorithm="fedlada")
     assert again.resumed.round == 2
     again.run()
-    assert same(again, finished(tmp_path / "whole", "fedlada"))
+    assert same(again, whole("fedlada")[0])
 
 
 @pytest.mark.parametrize("algorithm", ["fedlada", "scaffold"])
@@ -216,7 +227,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, algorith
         with pytest.raises(FedladaError, match=r"No space left on device.*Free disk space"):
             run.run()
     assert not list(tmp_path.rglob("*.part"))
-    assert same(finished(tmp_path, algorithm), finished(tmp_path / "whole", algorithm))
+    assert same(finished(tmp_path, algorithm), whole(algorithm)[0])
 
 
 @pytest.mark.programs(seconds=60)
@@ -348,7 +359,7 @@ def run_and_exit(directory: Path, last: int) -> None:
     for owner, names in ((os, ["fsync"]), (Path, ["open", "replace", "unlink", "mkdir"])):
         for name in names:
             setattr(owner, name, dying(getattr(owner, name)))
-    start(directory, rounds=4).run()
+    start(directory, rounds=3).run()
 
 
 @pytest.mark.programs(seconds=60)
@@ -358,13 +369,13 @@ def test_a_server_killed_before_any_operation_on_a_file_is_resumed_bit_for_bit(
 ):
     """Every fifth of them, also where the ledger is written anew again and again."""
     monkeypatch.setattr(ledger, "SLACK", slack)
-    whole = finished(tmp_path / "whole", rounds=4)
+    expected, _ = whole(rounds=3)
     last, code = slack % 5, 9
     while code:
         last += 5
         code = forked(run_and_exit, tmp_path / "run", last)
         assert code in (0, 9)
-        assert same(finished(tmp_path / "run", rounds=4), whole), last
+        assert same(finished(tmp_path / "run", rounds=3), expected), last
         shutil.rmtree(tmp_path / "run")
     assert last > 50
 

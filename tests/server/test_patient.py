@@ -7,6 +7,7 @@ import statistics
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ from fedlada.server import Guard
 pytestmark = pytest.mark.programs(seconds=50)
 
 TRAIN = LocalTraining(steps=5, batch_size=20)
+SEVERAL = 36
+"""A number of rounds in which a lie that adds up is seen."""
 Lie = Callable[[Task, Reply, list[Reply]], Reply]
 
 
@@ -65,6 +68,13 @@ def run(name, data, lie: Lie | None = None, *, liars=1, lr, model=None, train=TR
         )
         run.records = run.run()
     return run
+
+
+@cache
+def left_out_of_fedlada(liars: int, guard: Guard | str):
+    """A run that several tests compare others with."""
+    data = digits("train", clients=10)
+    return run("fedlada", data, liars=liars, lr=0.01, rounds=SEVERAL, guard=guard)
 
 
 def accuracy(run) -> float:
@@ -128,9 +138,8 @@ def test_a_client_may_not_take_its_share_out_of_the_divisor():
     def lie(task, reply, honest):
         return replace(reply, steps=1, lr_sum=1e-12)
 
-    left_out, lied_to = (
-        run("fedlada", data, told, liars=2, lr=0.01, rounds=30) for told in (None, lie)
-    )
+    left_out = left_out_of_fedlada(2, Guard())
+    lied_to = run("fedlada", data, lie, liars=2, lr=0.01, rounds=SEVERAL)
     assert lied_to.state.vectors.g_a.norm() < 2 * left_out.state.vectors.g_a.norm()
     assert accuracy(lied_to) > accuracy(left_out) - 0.05
 
@@ -148,9 +157,8 @@ def test_nor_a_part_of_its_share_round_after_round(guard):
         return replace(reply, steps=max(1, int(0.3 * reply.steps)), lr_sum=0.3 * reply.lr_sum)
 
     data = digits("train", clients=10)
-    left_out, lied_to = (
-        run("fedlada", data, told, liars=2, lr=0.01, rounds=40, guard=guard) for told in (None, lie)
-    )
+    left_out = left_out_of_fedlada(2, guard)
+    lied_to = run("fedlada", data, lie, liars=2, lr=0.01, rounds=SEVERAL, guard=guard)
     half = len(lengths) // 2
     assert max(lengths[half:]) < 1.3 * max(lengths[:half])
     assert accuracy(lied_to) > accuracy(left_out) - 0.05
@@ -191,7 +199,7 @@ def test_where_clients_differ_in_size_the_limits_are_not_endless():
 def test_strict_limits_hold_where_clients_differ_in_size(weighting):
     """By epochs, they differ in steps and so in the length of their deltas, too."""
     data = unequal(10, decades=0.6)
-    train = LocalTraining(steps=None, epochs=2, batch_size=10)
+    train = LocalTraining(steps=None, epochs=2, batch_size=20)
 
     def lie(task, reply, honest):
         if task.round < 2:
@@ -303,9 +311,10 @@ def test_a_variance_is_never_negative(element):
 
 
 @pytest.mark.parametrize(
-    ("name", "up", "total"), [("scaffold", "c_change", "c"), ("feddyn", "delta", "h")]
+    ("name", "up", "total", "most"),
+    [("scaffold", "c_change", "c", 2.0), ("feddyn", "delta", "h", 0.2)],
 )
-def test_a_small_lie_does_not_add_up(name, up, total):
+def test_a_small_lie_does_not_add_up(name, up, total, most):
     """The server sums these vectors up over all rounds; honest clients keep its sum short."""
     data = digits("train", clients=10)
 
@@ -315,13 +324,16 @@ def test_a_small_lie_does_not_add_up(name, up, total):
         way = type(task.vectors.x)(torch.randn_like(t) for t in task.vectors.x)
         return vectors(reply, **{up: way * (5 * far / way.norm())})
 
-    left_out, lied_to = (run(name, data, told, lr=0.1, rounds=50) for told in (None, lie))
-    assert lied_to.state.vectors[total].norm() < 2
+    left_out, lied_to = (run(name, data, told, lr=0.1, rounds=25) for told in (None, lie))
+    assert lied_to.state.vectors[total].norm() < most  # without a guard it is beyond twice that
     assert accuracy(lied_to) > accuracy(left_out) - 0.1
 
 
-@pytest.mark.parametrize(("chosen", "guard"), [(None, Guard()), (0, "strict"), (3, "strict")])
-def test_a_second_moment_is_not_ratcheted_up(chosen, guard):
+@pytest.mark.parametrize(
+    ("chosen", "guard", "rounds", "most"),
+    [(None, Guard(), 60, 1.75), (0, "strict", SEVERAL, 1.4), (3, "strict", SEVERAL, 8)],
+)
+def test_a_second_moment_is_not_ratcheted_up(chosen, guard, rounds, most):
     """In every round a little: everywhere, or all of it on one tensor."""
     data = digits("train", clients=10)
 
@@ -337,13 +349,15 @@ def test_a_second_moment_is_not_ratcheted_up(chosen, guard):
         v_hat = [raised[i] ** 2 if i in kept else t for i, t in enumerate(reply.vectors.v_hat)]
         return vectors(reply, v_hat=type(task.vectors.v)(v_hat))
 
-    left_out, lied_to = (
-        run("fedlada", data, told, lr=0.01, rounds=60, guard=guard) for told in (None, lie)
-    )
+    settings = {"lr": 0.01, "rounds": rounds, "guard": guard}
+    shared = rounds == SEVERAL
+    left_out = left_out_of_fedlada(1, guard) if shared else run("fedlada", data, **settings)
+    lied_to = run("fedlada", data, lie, **settings)
     pairs = zip(lied_to.state.vectors.v, left_out.state.vectors.v, strict=True)
     rises = [float(lied.sqrt().sum()) / float(honest.sqrt().sum()) for lied, honest in pairs]
-    # A tenth of 15 % in each of 60 rounds would be a factor of 2.4.
-    assert max(rises) < (1.75 if chosen is None else 10)
+    # A tenth of 15 % in each of 60 rounds would be a factor of 2.4. The default guard lets more
+    # than the other limits pass.
+    assert max(rises) < most
     assert accuracy(lied_to) > accuracy(left_out) - 0.03
 
 
