@@ -6,15 +6,17 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedlada import Plan, RoundRecord, simulate
+from fedlada import Plan, RoundRecord, algorithm, simulate
+from fedlada.engines import InProcess
 from fedlada.errors import FedladaError
 from fedlada.flower import ServerConfig, run_server, warm_app
 from fedlada.flower.memory_grid import MemoryGrid
@@ -22,6 +24,7 @@ from fedlada.flower.private_api import packed, set_task
 from fedlada.flower.warm import keeping, node as warm_node, worker as warm_worker
 from fedlada.flower.warm.local_socket import ConnectionSilent, receive, send
 from fedlada.flower.warm.node import DIRECTORY, NodeWorker, WorkerFailed
+from fedlada.protocol.messages import Failure, Reply, Task
 from fedlada.protocol.seeds import seed_of
 
 CLIENT = """
@@ -267,6 +270,55 @@ def test_nodes_whose_worker_is_killed_between_rounds_end_in_the_bits_of_a_run_in
         rounds=3,
         seed=5,
         train=warm_task.steps,
+    )
+    run.run()
+    for name, vector in run.state.vectors.items():
+        assert deployed.state.vectors[name].equal(vector)
+
+
+def test_under_masks_a_worker_that_is_killed_within_a_round_takes_the_secrets_with_it(
+    node: subprocess.Popen,
+) -> None:
+    """The node counts as lost, and the others end the round without it."""
+    nodes, lock = 4, threading.Lock()
+    import warm_task
+
+    class Mixed(MemoryGrid):
+        """The first node is warm, and its worker is killed when it should train."""
+
+        def reply(self, message: Message) -> Message | None:
+            with lock:
+                first = message.metadata.dst_node_id == 1000
+                self.app = warm_app("warm_task:learner") if first else warm_task.learner
+                if first and message.metadata.message_type == "train":
+                    (worker,) = workers(node)
+                    os.kill(worker, signal.SIGKILL)
+                    await_end(worker)
+                return super().reply(message)
+
+    privacy = {"noise": 0.0, "delta": 1e-3, "clip": 0.3, "steps": 2, "seeded": True}
+    masks = {"least": 3, "group": 6}
+    plan = Plan(algorithm="scaffold", rounds=1, cohort="all", privacy=privacy, masks=masks)
+    config = ServerConfig(plan=plan, nodes=nodes, num_partitions=nodes)
+    deployed = run_server(Mixed(warm_task.learner, nodes=nodes), config, warm_task.model)
+
+    class Without(InProcess):
+        def exchange(self, task: Task, cohort: Sequence[int]) -> Iterator[Reply | Failure]:
+            yield Failure(client=0, reason="killed")
+            yield from super().exchange(task, [client for client in cohort if client != 0])
+
+    torch.manual_seed(seed_of(0, "model"))
+    network, clients = warm_task.model(), [warm_task.data(i) for i in range(nodes)]
+    engine = Without(algorithm("scaffold"), network, clients, warm_task.steps)
+    run = simulate(
+        network,
+        clients,
+        algorithm="scaffold",
+        rounds=1,
+        cohort="all",
+        privacy=privacy,
+        train=warm_task.steps,
+        engine=engine,
     )
     run.run()
     for name, vector in run.state.vectors.items():
