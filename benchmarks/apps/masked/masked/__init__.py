@@ -1,0 +1,1 @@
+"""A Flower app of private rounds, without masks and under masks."""
