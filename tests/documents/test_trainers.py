@@ -110,7 +110,10 @@ def test_a_trainer_on_flower_gives_the_bits_of_a_plain_loop_in_process(name, alg
 
 def test_a_node_of_the_app_can_rehearse_its_round():
     model = of_example("trainers.task", "model")
-    assert rehearse(EXAMPLE, "partition-id=1 num-partitions=3", model).accepted == 1
+    node = "partition-id=1 num-partitions=3"
+    assert rehearse(EXAMPLE, node, model).accepted == 1
+    with pytest.raises(fedlada.FedladaError, match=r"/none with keys for masks cannot be read"):
+        rehearse(EXAMPLE, f'{node} masks-key="/none" masks-known="/none"', model)
 
 
 class Drawing(nn.Linear):

@@ -201,14 +201,19 @@ def test_a_node_takes_tasks_for_its_own_clients_alone(client, mine):
 
 def test_a_client_that_fails_ends_the_run_as_in_process():
     class Broken:
-        clients, keeps, commit = 5, False, None
+        clients, keeps, commit = 5, False, print
 
         def exchange(self, task, cohort):
             yield from (Failure(client=client, reason="Flower error 2") for client in cohort)
 
+        def ask(self, task, step, messages):
+            return self.exchange(task, list(messages))
+
     task = Task(round=0, seed=0, lr=0.1, vectors=Vectors())
     with pytest.raises(FedladaError, match="client 3 failed in round 1: Flower error 2"):
         list(Complete(Broken()).exchange(task, [3, 4]))
+    with pytest.raises(FedladaError, match="client 4 failed in round 1: Flower error 2"):
+        list(Complete(Broken()).ask(task, "keys", {4: b""}))
 
 
 def test_a_record_is_what_its_line_says(in_process):

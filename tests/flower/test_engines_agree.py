@@ -11,7 +11,7 @@ pytestmark = pytest.mark.flower(seconds=80)
 CODED = [
     *(("fedlada", "halves"), ("scaffold", "halves")),
     *(("fedlada", "safe"), ("fedcm", "default"), ("fedlada-rows", "small")),
-    *(("fedlada-rows", "private"), ("fedcm", "private")),
+    *(("fedlada-rows", "private"), ("fedcm", "private"), ("scaffold", "masked")),
 ]
 
 

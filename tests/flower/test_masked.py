@@ -219,7 +219,7 @@ def test_a_node_that_is_lost_or_answers_nonsense_counts_as_in_a_plain_run(kind, 
     """Before its reply it is left out; after it, it is in the sum."""
     nodes = grid(kind)
     nodes.step = step
-    there = on(nodes, deadline=2.0)
+    there = on(nodes, deadline=3.0)
     assert equal(there, in_process(lost=CLIENTS if step == "unmask" else 2))
 
 
@@ -300,7 +300,7 @@ def test_below_the_threshold_a_group_stays_closed_and_the_run_goes_on():
 
     nodes = grid(Two)
     nodes.step = "reply"
-    run = on(nodes, "fedavg", deadline=2.0)
+    run = on(nodes, "fedavg", deadline=3.0)
     assert len(run.history) == ROUNDS
     assert run.state.account.releases == ROUNDS
     first = on(grid(), "fedavg", rounds=1)

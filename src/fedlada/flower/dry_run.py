@@ -24,7 +24,9 @@ from ..server.plan import Plan
 from ..server.record import RoundRecord
 from ..server.server import Server
 from .attendance import failed
+from .context_store import STATE_DIRECTORY
 from .grid import GridEngine
+from .masks import IDENTITY, identity_of
 from .memory_grid import MemoryGrid
 from .server import ServerConfig
 from .tree.leaves import Leaves
@@ -58,7 +60,8 @@ class Talkative(MemoryGrid):
 def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundRecord:
     """Run one round of the app in a directory, as the node with this ``--node-config``.
 
-    Nothing is kept on disk: the client's vectors are in memory, whatever the config says.
+    Nothing is kept on disk: the client's vectors are in memory, whatever the config says.  There
+    are no masks, which one node cannot have, but its keys for them are read.
     """
     client_app, config = _app(app_dir)
     settings = node_settings(node)
@@ -74,7 +77,9 @@ def rehearse(app_dir: Path, node: str, model: Callable[[], nn.Module]) -> RoundR
         f"partition-id is {client} and num-partitions is {partitions}; nodes are numbered from 0 to"
         f" {partitions - 1}",
     )
-    settings.pop("state-directory", None)
+    identity_of(settings)  # which reads the keys
+    for key in (STATE_DIRECTORY, *IDENTITY):
+        settings.pop(key, None)
     grid = Talkative(
         client_app, nodes=1, node_config=settings, run_config={**config, "state-directory": ""}
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,13 +28,22 @@ if TYPE_CHECKING:
     from ..privacy.identity import Identity
     from ..privacy.masking import Masker
 
-__all__ = ["DIRECTORY", "answer", "check_masked", "masked", "under_way"]
+__all__ = [
+    "DIRECTORY",
+    "IDENTITY",
+    "answer",
+    "check_masked",
+    "identity_of",
+    "masked",
+    "under_way",
+]
 
 DIRECTORY = "fedlada-masks"
 """The folder in FLWR_HOME with the secrets of rounds that are under way."""
 KEY, KNOWN, LEAST = "masks-key", "masks-known", "masks-least"
 """The keys in a node's config for the file of its key, the file of the public keys of all clients,
 and the fewest clients of a group."""
+IDENTITY = (KEY, KNOWN, LEAST)
 FORGET = 24 * 3600.0
 """Seconds after which secrets are deleted: their client was lost before the end of a round."""
 
@@ -42,7 +52,11 @@ def answer(question: Question, context: Context) -> bytes:
     """Answer the server about the masks of a round."""
     from ..privacy.masking import Masker
 
-    place, name, identity = _place(), _name(question.client, context), _identity(context)
+    place, name, identity = (
+        _place(),
+        _name(question.client, context),
+        identity_of(context.node_config),
+    )
     if question.step == "keys":
         place.forget()
         masker = Masker(question.context, identity)
@@ -65,7 +79,7 @@ def masked(reply: Reply, task: Task, context: Context) -> Reply:
         " hide; both must run the same fedlada",
     )
     place, name = _place(), _name(reply.client, context)
-    masker = _taken(place, name, context_of(task), _identity(context))
+    masker = _taken(place, name, context_of(task), identity_of(context.node_config))
     hidden = masked_reply(reply, task, masker)
     place.put(name, masker.saved())
     return hidden
@@ -173,9 +187,8 @@ def _taken(place: _Place, name: str, of: str, identity: Identity | None) -> Mask
     return masker
 
 
-def _identity(context: Context) -> Identity | None:
-    """Read the key of this node, and those of all clients, if its config names them."""
-    node = context.node_config
+def identity_of(node: Mapping[str, object]) -> Identity | None:
+    """Read the key of a node, and those of all clients, if its config names them."""
     key, known = node.get(KEY), node.get(KNOWN)
     if not key and not known:
         return None
@@ -187,5 +200,10 @@ def _identity(context: Context) -> Identity | None:
     from ..privacy.identity import Identity
     from ..privacy.masks import LEAST as FEWEST
 
-    least = int(node.get(LEAST, FEWEST))
+    least = node.get(LEAST, FEWEST)
+    require(
+        type(least) is int and least >= FEWEST,
+        f"{LEAST} is {least!r}; it must be the fewest clients of a group, at least {FEWEST}",
+    )
+    assert isinstance(least, int)
     return Identity.read(Path(str(key)), Path(str(known)), least=least)

@@ -19,8 +19,9 @@ def data(client: int) -> ClientData:
 
 
 def settings(codec: str, cohort: int) -> dict:
-    """What the name of a run's codec stands for; a private run has one of its own."""
-    if codec != "private":
+    """What the name of a run's codec stands for; private runs have their own."""
+    if codec not in ("private", "masked"):
         return {"codec": codec, "cohort": cohort}
     privacy = {"noise": 0.5, "clip": 0.3, "delta": 1e-3, "quantile": 0, "steps": 2, "seeded": True}
-    return {"cohort": "all", "privacy": privacy}
+    masks = {"least": 3, "group": 6} if codec == "masked" else None
+    return {"cohort": "all", "privacy": privacy, "masks": masks}
