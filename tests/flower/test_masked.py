@@ -78,7 +78,7 @@ class Lost(Around):
 
 
 @functools.cache
-def in_process(name: str = "scaffold", lost: int = CLIENTS) -> Finished:
+def in_process(name: str = "scaffold", lost: int = CLIENTS, rounds: int = ROUNDS) -> Finished:
     """The run without masks and without Flower."""
     torch.manual_seed(seed_of(0, "model"))
     network, clients = model(), [data(client) for client in range(CLIENTS)]
@@ -86,7 +86,7 @@ def in_process(name: str = "scaffold", lost: int = CLIENTS) -> Finished:
         network,
         clients,
         algorithm=name,
-        rounds=ROUNDS,
+        rounds=rounds,
         cohort="all",
         privacy=PRIVACY,
         train=train,
@@ -185,7 +185,25 @@ class Forgetful(Faulty):
     """The node was started again: its secrets are gone."""
 
     def fault(self, message: Message) -> Message | None:
-        assert node_masks._place().take(f"{1002:x}-1-2") is not None
+        node_masks._place().forget(node_masks._client(2, self.contexts[1002]))
+        return self.honest(message)
+
+
+class Late(Faulty):
+    """The node trains for so long that the next round has begun when it is done."""
+
+    def fault(self, message: Message) -> None:
+        self.old = message
+
+    def reply(self, message: Message) -> Message | None:
+        old, self.old = getattr(self, "old", None), None
+        if message.metadata.group_id == "2" and message.metadata.dst_node_id == 1002:
+            return self.fault(message) if step_of(message) == "reply" else self.honest(message)
+        if old is None or message.metadata.dst_node_id != 1002 or step_of(message) != "shares":
+            self.old = old
+            return self.honest(message)
+        assert self.honest(old).has_error()
+        self.late = True
         return self.honest(message)
 
 
@@ -221,6 +239,13 @@ def test_a_node_that_is_lost_or_answers_nonsense_counts_as_in_a_plain_run(kind, 
     nodes.step = step
     there = on(nodes, deadline=3.0)
     assert equal(there, in_process(lost=CLIENTS if step == "unmask" else 2))
+
+
+def test_a_node_that_is_late_in_one_round_takes_part_in_the_next():
+    nodes = grid(Late)
+    there = on(nodes, rounds=3, deadline=3.0)
+    assert nodes.late
+    assert equal(there, in_process(lost=2, rounds=3))
 
 
 class Lying(Faulty):
@@ -314,13 +339,11 @@ def test_of_several_who_want_a_secret_one_gets_it_and_no_other_user_can_read_it(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert [place.take("a"), place.take("a")] == [b"secret", None]
-    place.put("lost", b"secret")
-    place.forget()
-    assert len(list(home.iterdir())) == 1
-    old = path.with_name("lost")
-    os.utime(old, (0, 0))
-    place.forget()
-    assert list(home.iterdir()) == []
+    for name in ("a.1", "b.1", "b.1.taken", "c.1"):
+        place.put(name, b"secret")
+    os.utime(home / "c.1", (0, 0))
+    place.forget("b")
+    assert {path.name for path in home.iterdir()} == {"a.1", "b.1.taken"}
 
 
 def keys(directory: Path, count: int = CLIENTS) -> list[Path]:

@@ -9,10 +9,12 @@ before it is answered, and puts them back for the next step alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,16 +54,13 @@ def answer(question: Question, context: Context) -> bytes:
     """Answer the server about the masks of a round."""
     from ..privacy.masking import Masker
 
-    place, name, identity = (
-        _place(),
-        _name(question.client, context),
-        identity_of(context.node_config),
-    )
+    place, client = _place(), _client(question.client, context)
+    name, identity = _name(client, question.context), identity_of(context.node_config)
     if question.step == "keys":
-        place.forget()
+        place.forget(client)
         masker = Masker(question.context, identity)
     else:
-        masker = _taken(place, name, question.context, identity)
+        masker = _taken(place, name, identity)
     told = masker.answer(question.step, question.message)
     if question.step != "unmask":
         place.put(name, masker.saved())
@@ -78,8 +77,8 @@ def masked(reply: Reply, task: Task, context: Context) -> Reply:
         "the server asks for masks without privacy, whose clips make a reply the numbers that masks"
         " hide; both must run the same fedlada",
     )
-    place, name = _place(), _name(reply.client, context)
-    masker = _taken(place, name, context_of(task), identity_of(context.node_config))
+    place, name = _place(), _name(_client(reply.client, context), context_of(task))
+    masker = _taken(place, name, identity_of(context.node_config))
     hidden = masked_reply(reply, task, masker)
     place.put(name, masker.saved())
     return hidden
@@ -96,18 +95,21 @@ def check_masked(context: Context, *, hidden: bool) -> None:
 
 def under_way() -> bool:
     """Return whether this process holds secrets of a round that may go on."""
-    _memory.forget()
+    _memory.forget("")
     return len(_memory) > 0
 
 
 class _Place(Protocol):
-    """Where secrets wait; they can be taken once."""
+    """Where secrets wait by name; they can be taken once.
+
+    ``forget`` deletes those of a client, and what nobody has asked for since a day.
+    """
 
     def put(self, name: str, secret: bytes) -> None: ...
 
     def take(self, name: str) -> bytes | None: ...
 
-    def forget(self) -> None: ...
+    def forget(self, client: str) -> None: ...
 
 
 class _Memory:
@@ -125,10 +127,10 @@ class _Memory:
     def take(self, name: str) -> bytes | None:
         return self._held.pop(name, (0.0, None))[1]
 
-    def forget(self) -> None:
-        """Delete what nobody has asked for since a day."""
-        now = time.time()
-        self._held = {n: held for n, held in self._held.items() if now - held[0] <= FORGET}
+    def forget(self, client: str) -> None:
+        for name, (since, _) in list(self._held.items()):
+            if _of(name, client) or time.time() - since > FORGET:
+                del self._held[name]
 
 
 class _Files:
@@ -153,11 +155,11 @@ class _Files:
         mine.unlink()
         return secret
 
-    def forget(self) -> None:
-        """Delete what nobody has asked for since a day."""
+    def forget(self, client: str) -> None:
         for path in self._directory.iterdir():
-            if time.time() - path.lstat().st_mtime > FORGET:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process has taken it
+                if _of(path.name, client) or time.time() - path.lstat().st_mtime > FORGET:
+                    path.unlink()
 
     def _other(self, name: str) -> Path:
         return self._directory / f"{name}.{uuid.uuid4().hex}"
@@ -170,21 +172,31 @@ def _place() -> _Place:
     return _memory if in_worker() else _Files(private_directory(DIRECTORY))
 
 
-def _name(client: int, context: Context) -> str:
+def _client(client: int, context: Context) -> str:
     return f"{context.node_id:x}-{context.run_id:x}-{client}"
 
 
-def _taken(place: _Place, name: str, of: str, identity: Identity | None) -> Masker:
+def _name(client: str, of: str) -> str:
+    """Return the name of the secrets of a client for the round that a context names."""
+    return f"{client}.{hashlib.sha256(of.encode()).hexdigest()[:32]}"
+
+
+def _of(name: str, client: str) -> bool:
+    """Return whether secrets that wait, and are not being written or taken, are of a client."""
+    owner, *rest = name.split(".")
+    return owner == client and len(rest) == 1
+
+
+def _taken(place: _Place, name: str, identity: Identity | None) -> Masker:
     from ..privacy.masking import Masker
 
     secret = place.take(name)
-    masker = None if secret is None else Masker.restored(secret, identity)
-    if masker is None or masker.context != of:
+    if secret is None:
         raise FedladaError(
             "this node has no secrets for the masks of this message: it was started again within"
             " the round, or the server asks twice, or out of order; it gives no answer"
         )
-    return masker
+    return Masker.restored(secret, identity)
 
 
 def identity_of(node: Mapping[str, object]) -> Identity | None:
