@@ -1,6 +1,7 @@
 """Clients that are trained at once end where they would end if trained one after the other."""
 
 import dataclasses
+import os
 
 import pytest
 import torch
@@ -21,6 +22,14 @@ from fedlada.training import BINARY, TEXT
 
 EQUAL, UNEQUAL = digits("train", clients=8), unequal(8)
 """Clients of 180 examples each, and of 2 to 350."""
+
+EVERY = bool(os.environ.get("FEDLADA_EVERY_ALGORITHM"))
+"""Whether all algorithms are tried where some stand for their kinds."""
+
+
+def some(*names):
+    """These algorithms, or all."""
+    return list(ALGORITHMS) if EVERY else names
 
 
 def wide(clients):
@@ -71,7 +80,7 @@ def test_perceptrons_of_clients_of_one_size_end_in_the_same_bits(name):
 
 @pytest.mark.filterwarnings("ignore:the guard stepped in")
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fedlada", "localadam", "scaffold", "diloco", "sharedmuon", "fedlesam"]
+    "name", some("fedavg", "fedlada", "localadam", "scaffold", "diloco", "sharedmuon", "fedlesam")
 )
 @pytest.mark.parametrize(
     "settings",
@@ -96,7 +105,7 @@ def test_unequal_clients_end_where_they_would_alone(name, settings):
 
 
 @pytest.mark.filterwarnings("ignore:the guard stepped in", "ignore:.* with staleness")
-@pytest.mark.parametrize("name", ["fedlada", "scaffold", "diloco"])
+@pytest.mark.parametrize("name", some("fedlada", "scaffold", "diloco"))
 @pytest.mark.parametrize(
     "settings",
     [{}, {"close_after": 3}, {"deadline": 5.0}, {"close_after": 2, "staleness": 2}],
