@@ -144,6 +144,7 @@ def test_nodes_that_are_not_connected_are_told_apart_and_never_wait():
     found._nodes._place.pop(3)
     plan = Plan(algorithm="fedavg", **PLAN)
     records = list(federate(plan, Late(found, state), state))
+    grid.stop()
     failures = sum((Counter(record.failures) for record in records), Counter())
     assert set(failures) <= {"not connected"}
     assert all(record.accepted == 2 for record in records)
