@@ -3,7 +3,7 @@
     python experiments/attacks/publish.py --from runs
 
 packs what runs/attacks-NAME recorded into results/NAME.jsonl before that; of the many runs of
-runs/attacks-family it keeps the ends alone, in family.jsonl.  With ``--check`` it writes nothing
+runs/attacks-family it keeps the ends alone, in family.jsonl beside those of other runs.  With ``--check`` it writes nothing
 and exits 1 if a table is not that of the records.
 """
 
@@ -33,6 +33,8 @@ HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, DOCS = HERE / "results", HERE / "../../docs"
 PAGES = (DOCS / "attacks.md", DOCS / "security.md")
 FAMILY = HERE / "family.jsonl"
+WHICH = ("algorithm", "attack", "defence", "seed")
+"""What tells the runs of the family from each other."""
 EVERYWHERE = ("sign-flip", "fixed-direction", "cancel", "lr-sum-half")
 """The attacks that were tried on every algorithm."""
 desk = runpy.run_path(str(HERE / "../desk/publish.py"))
@@ -150,8 +152,11 @@ def main() -> int:
     if arguments.runs is not None:
         for directory in arguments.runs.glob("attacks-*"):
             if directory.name == "attacks-family":
-                ended = [run for run in runs_in(directory) if (run / "done.json").exists()]
-                FAMILY.write_text("".join(f"{json.dumps(end(run))}\n" for run in sorted(ended)))
+                ends = [json.loads(line) for line in FAMILY.read_text().splitlines()]
+                ends += [end(run) for run in runs_in(directory) if (run / "done.json").exists()]
+                last = {tuple(row[key] for key in WHICH): row for row in ends}
+                lines = [json.dumps(last[which]) for which in sorted(last)]
+                FAMILY.write_text("\n".join(lines) + "\n")
             else:
                 pack(directory, RESULTS / f"{directory.name.removeprefix('attacks-')}.jsonl")
     made = {f"attacks {file.stem}": attacks(file) for file in RESULTS.glob("*.jsonl")}

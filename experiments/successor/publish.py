@@ -17,27 +17,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 
+import polars as pl
+
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.packed import pack, packed_runs
-from fedlada.experiment.results.scores import best_first
+from fedlada.experiment.results.frames import frame, summary
+from fedlada.experiment.results.scores import best_first, reached, shown
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.tournament.stages import TRIES
 from fedlada.training.objective import BITS, PERCENT, Scale
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, TOURNAMENT, PAGE = HERE / "results", HERE / "../tournament", HERE / "README.md"
-filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
+desk = runpy.run_path(str(HERE / "../desk/publish.py"))
+filled, markdown = desk["filled"], desk["markdown"]
 ACCURACY, TEXT = ("validation_accuracy", PERCENT), ("validation_bits", BITS)
 SCORES = {"cifar10": ACCURACY, "cifar100": ACCURACY, "shakespeare": TEXT, "vit": ACCURACY}
 BESIDE = ("sharedmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
 BESIDE += ("fedadamw", "fedlada-rows")
+DELAY, FINALS = "digits", "finals"
+SEED, CODEC = "federation.seed", "federation.codec"
 LAST = 3  # evaluations that are averaged, as in the tournament
 
 
 def collect(runs: Path) -> None:
     """Pack the runs that have ended, beside those that are here already."""
-    for problem in SCORES:
-        if any(runs.glob(f"successor-{problem}/*/done.json")):
+    for problem in (*SCORES, DELAY, FINALS):
+        if any((runs / f"successor-{problem}").rglob("done.json")):
             pack(runs / f"successor-{problem}", RESULTS / f"{problem}.jsonl")
 
 
@@ -53,11 +59,10 @@ def tries(problem: str) -> Iterator[tuple[str, float, float]]:
             if (own or beside) and len(records) == rounds:
                 settings, name = config["settings"], config["label"]
                 alpha = f", alpha {settings['alpha']:g}" if "alpha" in settings else ""
-                scores = [r["metrics"][SCORES[problem][0]] for r in records if r["metrics"]]
                 yield (
                     f"`{name}`{alpha}" if beside else f"{name}{alpha}",
                     settings["lr"],
-                    mean(scores[-LAST:]),
+                    score(run, SCORES[problem][0]),
                 )
 
 
@@ -80,6 +85,71 @@ def table(problem: str) -> str:
     return "\n".join(lines)
 
 
+def score(run: RunDirectory, metric: str) -> float:
+    """Return the mean of a run's last evaluations."""
+    return mean([r["metrics"][metric] for r in run.records() if r["metrics"]][-LAST:])
+
+
+def delay() -> str:
+    """Return a row for each beta1 and a column for each number of steps, with the best lr."""
+    found: dict[float, dict[int, dict[float, list[float]]]] = {}
+    for run in map(RunDirectory, packed_runs(RESULTS / f"{DELAY}.jsonl")):
+        config = run.config
+        by_steps = found.setdefault(config.settings["betas"][0], {})
+        by_lr = by_steps.setdefault(config.train.steps, {})
+        by_lr.setdefault(config.settings["lr"], []).append(score(run, ACCURACY[0]))
+    columns = sorted(next(iter(found.values())))
+    lines = [f"| beta1 | {' | '.join(f'{steps} steps' for steps in columns)} |"]
+    lines.append(f"| --: | {' | '.join('--:' for _ in columns)} |")
+    for beta, by_steps in sorted(found.items()):
+        texts = []
+        for steps in columns:
+            lr, scores = max(by_steps[steps].items(), key=lambda pair: mean(pair[1]))
+            own = f"{PERCENT.number(mean(scores))} ± {PERCENT.number(stdev(scores))}"
+            texts.append(f"{own} ({lr:g})")
+        lines.append(f"| {beta:g} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def finals() -> str:
+    """Return a row for each problem and codec of SharedMuon, beside FedAvg of the same seeds."""
+    columns = ["problem", "", "score", "bytes a round", "target", "rounds to it", "bytes to it"]
+    rows = [columns, [":--", ":--", *["--:"] * 5]]
+    runs: dict[str, list[Path]] = {}
+    for run in packed_runs(RESULTS / f"{FINALS}.jsonl"):
+        runs.setdefault(RunDirectory(run).config.label.split()[0], []).append(run)
+    for problem, scale in ((name, SCORES[name][1]) for name in SCORES if name in runs):
+        targets = RunDirectory(runs[problem][0]).config.evaluate.targets
+        ends = summary(frame(runs[problem]), targets)
+        ends = ends.with_columns(
+            pl.col("directory").map_elements(final, return_dtype=pl.Float64).alias("score"),
+            (pl.col("bytes") / pl.col("rounds")).alias("bytes_a_round"),
+        )
+        own = ends.filter(pl.col("title").str.ends_with("fedavg"))
+        target = [t for t in targets if own[f"rounds_to_{t:g}"].null_count() == 0][-1]
+        for (title, codec), group in ends.group_by("title", CODEC, maintain_order=True):
+            pairs = group.join(own, on=SEED, suffix="_fedavg")
+            share = {
+                column: reached(pairs[column] / pairs[f"{column}_fedavg"], 1, 2)
+                for column in ("bytes_a_round", f"rounds_to_{target:g}", f"bytes_to_{target:g}")
+            }
+            name = str(title).removeprefix(f"{problem} ")
+            text = f"`{name}`" + (f", `{codec}`" if codec != "exact" else "")
+            (per, *to) = share.values()
+            spread = f"{scale.number(mean(group['score']))} ± {scale.number(stdev(group['score']))}"
+            rows.append([problem, text, spread, per, shown(target, scale), *to])
+    return str(markdown(rows))
+
+
+def final(run: str) -> float:
+    """Return the mean of the last evaluations of a run on test data."""
+    directory = RunDirectory(Path(run))
+    names = {"test_accuracy", "test_bits"}
+    records = [r["metrics"] for r in directory.records() if r["metrics"]]
+    (name,) = names & records[-1].keys()
+    return score(directory, name)
+
+
 def main() -> int:
     """Do what the arguments ask for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -88,7 +158,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.runs is not None:
         collect(arguments.runs)
-    text = filled(PAGE.read_text(), {f"successor {name}": table(name) for name in SCORES})
+    made = {f"successor {name}": table(name) for name in SCORES} | {"delay": delay(), "finals": finals()}
+    text = filled(PAGE.read_text(), made)
     if arguments.check:
         same = text == PAGE.read_text()
         print("the tables are those of the records" if same else "run this without --check")

@@ -2,9 +2,9 @@
 
     python experiments/tournament/publish.py --from runs/tournament
 
-packs what the runs recorded into results/PROBLEM.jsonl and fills in the tables of README.md.
-Without ``--from`` it does so with the records that are here; ``--report DIR``
-writes the report, too.  With ``--check`` it writes nothing and exits 1 if a table is not that of
+packs what the runs recorded into PROBLEM.jsonl where the file of that name says, and fills in the
+tables of README.md.  Without ``--from`` it does so with the records that are here; ``--report DIR``
+writes the reports, too.  With ``--check`` it writes nothing and exits 1 if a table is not that of
 the records.
 """
 
@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -28,20 +29,29 @@ from fedlada.experiment.tournament.play import unpacked
 from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course, mean_ranks
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
-FILE, RESULTS = HERE / "tournament.toml", HERE / "results"
+FILES = ("tournament", "fair", "heterogeneity")
 PAGES = (HERE / "README.md",)
 filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
-COMMAND = "fedlada tournament experiments/tournament/tournament.toml"
+COMMAND = "fedlada tournament experiments/tournament/{}.toml"
 SEED = "federation.seed"
 
 Verdicts = dict[str, tuple[Runs, Verdict]]
 """The runs and the verdict of each problem, as `verdicts` returns them."""
 
 
-def collect(runs: Path) -> None:
+def collect(runs: Path, found: Tournament) -> None:
     """Pack all runs of a tournament's directory that have ended a stage."""
+    assert found.records is not None
     for problem in sorted(path for path in runs.iterdir() if (path / TRIES).exists()):
-        pack(problem, RESULTS / f"{problem.name}.jsonl")
+        pack(problem, found.records / f"{problem.name}.jsonl")
+
+
+def recorded(name: str) -> Tournament:
+    """Return a tournament with those of its problems that were run."""
+    found = read_tournament(HERE / f"{name}.toml")
+    assert found.records is not None
+    files = {file.stem for file in found.records.glob("*.jsonl")}
+    return replace(found, contests=[one for one in found.contests if one.name in files])
 
 
 def standings(courses: list[Course], told: Verdicts) -> str:
@@ -92,33 +102,37 @@ def main() -> int:
     """Do what the arguments ask for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="runs", type=Path, metavar="DIR", help="pack these")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write the report to here")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write the reports to here")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
     arguments = parser.parse_args()
-    if arguments.runs is not None:
-        collect(arguments.runs)
-    found = read_tournament(FILE)
-    with tempfile.TemporaryDirectory() as base:
-        unpacked(found, Path(base))
-        courses = [course(contest, found, Path(base)) for contest in found.contests]
-        told = verdicts(courses, found.contestants)
-        made = {
-            "tournament": standings(courses, told),
-            "tournament ratios": ratios(found, told),
-            "tournament winners": sentences(told),
-            "tournament edges": "\n".join(f"- **{c.contest.name}**: {c.edges()}" for c in courses),
-        }
-        pages = {page: filled(page.read_text(), made) for page in PAGES}
-        if arguments.check:
-            same = all(text == page.read_text() for page, text in pages.items())
-            print("documents have the tables of the records" if same else "run it without --check")
-            return 0 if same else 1
-        for page, text in pages.items():
-            page.write_text(text)
-        if arguments.report is not None:
-            out = arguments.report
-            for file in tournament_page(found, courses, file=FILE, out=out, command=COMMAND):
-                print("written", file)
+    made = {}
+    for name in FILES:
+        if arguments.runs is not None and recorded(name).name == arguments.runs.name:
+            collect(arguments.runs, recorded(name))
+        found = recorded(name)
+        with tempfile.TemporaryDirectory() as base:
+            unpacked(found, Path(base))
+            courses = [course(contest, found, Path(base)) for contest in found.contests]
+            told = verdicts(courses, found.contestants)
+            edges = [f"- **{c.contest.name}**: {c.edges() or 'none'}" for c in courses]
+            made |= {
+                name: standings(courses, told),
+                f"{name} ratios": ratios(found, told),
+                f"{name} winners": sentences(told),
+                f"{name} edges": "\n".join(edges),
+            }
+            if arguments.report is not None:
+                file, out = HERE / f"{name}.toml", arguments.report / name
+                command = COMMAND.format(name)
+                for written in tournament_page(found, courses, file=file, out=out, command=command):
+                    print("written", written)
+    pages = {page: filled(page.read_text(), made) for page in PAGES}
+    if arguments.check:
+        same = all(text == page.read_text() for page, text in pages.items())
+        print("documents have the tables of the records" if same else "run it without --check")
+        return 0 if same else 1
+    for page, text in pages.items():
+        page.write_text(text)
     return 0
 
 

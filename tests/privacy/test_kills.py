@@ -15,7 +15,7 @@ from fedlada import Algorithm, LocalTraining, simulate
 from fedlada.privacy.account import Event, composed
 from fedlada.server.private.account import ACCOUNT, Account
 
-ROUNDS = 2
+ROUNDS = int(os.environ.get("FEDLADA_KILL_ROUNDS", "2"))
 EVERY = int(os.environ.get("FEDLADA_KILL_EVERY", "11"))
 """A run is killed at every eleventh of its hundred file operations, or at each with 1."""
 OPERATIONS = [(os, n) for n in ("fsync", "open", "replace", "rename", "truncate", "unlink")]
