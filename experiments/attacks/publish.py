@@ -3,8 +3,8 @@
     python experiments/attacks/publish.py --from runs
 
 packs what runs/attacks-NAME recorded into results/NAME.jsonl before that; of the many runs of
-runs/attacks-family it keeps the ends alone, in family.jsonl beside those of other runs.  With ``--check`` it writes nothing
-and exits 1 if a table is not that of the records.
+runs/attacks-family it keeps the ends alone, in family.jsonl beside those of other runs.  With
+``--check`` it writes nothing and exits 1 if a table is not that of the records.
 """
 
 from __future__ import annotations

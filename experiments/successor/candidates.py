@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedlada import Algorithm
 from fedlada.algorithms import Correction, Round, Vector, Vectors
 from fedlada.algorithms.corrections import Amend
-from fedlada.algorithms.local import SGD, AMSGrad, FreshMuon
+from fedlada.algorithms.local import SGD, AMSGrad, FreshMuon, SharedMuon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,17 @@ class AmendLater(Amend):
             server.g_a = server.g_a * (0.0 if left else 1 / self.alpha)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShortMuon(SharedMuon):
+    """SharedMuon with three Newton-Schulz steps instead of five."""
+
+    newton_schulz = 3
+
+
 GRADIENT = Algorithm(AmendGradient(AMSGrad()))
 AGREEING = Algorithm(AmendAgreeing(AMSGrad()))
 COMMON = Algorithm(AmendCommon(AMSGrad()))
 LATER = Algorithm(AmendLater(AMSGrad()))
 SGD_LATER = Algorithm(AmendLater(SGD()))
+SHORT = Algorithm(ShortMuon())
 OWN_MOMENTUM = Algorithm(Amend(FreshMuon(), alpha=0.5))

@@ -15,14 +15,14 @@ import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, quantiles, stdev
 
 import polars as pl
 
 from fedlada.experiment.config.cells import cells
 from fedlada.experiment.packed import pack, packed_runs
 from fedlada.experiment.results.frames import frame, summary
-from fedlada.experiment.results.scores import best_first, reached, shown
+from fedlada.experiment.results.scores import best_first, reached, scored, shown
 from fedlada.experiment.run.directory import RunDirectory
 from fedlada.experiment.tournament.stages import TRIES
 from fedlada.training.objective import BITS, PERCENT, Scale
@@ -113,41 +113,56 @@ def delay() -> str:
 
 def finals() -> str:
     """Return a row for each problem and codec of SharedMuon, beside FedAvg of the same seeds."""
-    columns = ["problem", "", "score", "bytes a round", "target", "rounds to it", "bytes to it"]
-    rows = [columns, [":--", ":--", *["--:"] * 5]]
+    columns = ["problem", "", "seeds", "score", "time of a round", "bytes of a round"]
+    columns += ["target", "rounds to it", "bytes to it"]
+    rows = [columns, [":--", ":--", *["--:"] * (len(columns) - 2)]]
     runs: dict[str, list[Path]] = {}
     for run in packed_runs(RESULTS / f"{FINALS}.jsonl"):
         runs.setdefault(RunDirectory(run).config.label.split()[0], []).append(run)
     for problem, scale in ((name, SCORES[name][1]) for name in SCORES if name in runs):
         targets = RunDirectory(runs[problem][0]).config.evaluate.targets
         ends = summary(frame(runs[problem]), targets)
-        ends = ends.with_columns(
-            pl.col("directory").map_elements(final, return_dtype=pl.Float64).alias("score"),
-            (pl.col("bytes") / pl.col("rounds")).alias("bytes_a_round"),
-        )
+        for name, measured in (("score", final), ("time", fast), ("traffic", traffic)):
+            values = [measured(RunDirectory(Path(run))) for run in ends["directory"]]
+            ends = ends.with_columns(pl.Series(name, values, dtype=pl.Float64))
         own = ends.filter(pl.col("title").str.ends_with("fedavg"))
         target = [t for t in targets if own[f"rounds_to_{t:g}"].null_count() == 0][-1]
         for (title, codec), group in ends.group_by("title", CODEC, maintain_order=True):
             pairs = group.join(own, on=SEED, suffix="_fedavg")
             share = {
                 column: reached(pairs[column] / pairs[f"{column}_fedavg"], 1, 2)
-                for column in ("bytes_a_round", f"rounds_to_{target:g}", f"bytes_to_{target:g}")
+                for column in ("time", "traffic", f"rounds_to_{target:g}", f"bytes_to_{target:g}")
             }
             name = str(title).removeprefix(f"{problem} ")
             text = f"`{name}`" + (f", `{codec}`" if codec != "exact" else "")
-            (per, *to) = share.values()
-            spread = f"{scale.number(mean(group['score']))} ± {scale.number(stdev(group['score']))}"
-            rows.append([problem, text, spread, per, shown(target, scale), *to])
+            time, per, *to = share.values()
+            row = [
+                problem,
+                text,
+                str(len(group)),
+                scored(group["score"], scale),
+                time,
+                per,
+                shown(target, scale),
+                *to,
+            ]
+            rows.append(row)
     return str(markdown(rows))
 
 
-def final(run: str) -> float:
+def final(run: RunDirectory) -> float:
     """Return the mean of the last evaluations of a run on test data."""
-    directory = RunDirectory(Path(run))
-    names = {"test_accuracy", "test_bits"}
-    records = [r["metrics"] for r in directory.records() if r["metrics"]]
-    (name,) = names & records[-1].keys()
-    return score(directory, name)
+    return score(run, "test_bits" if run.config.model.name == "decoder" else "test_accuracy")
+
+
+def fast(run: RunDirectory) -> float:
+    """Return the seconds of a run's fast rounds: the tenth percentile, as the tournament does."""
+    return quantiles((record["seconds"] for record in run.records()), n=10)[0]
+
+
+def traffic(run: RunDirectory) -> float:
+    """Return the bytes of a round."""
+    return mean(record["bytes_up"] + record["bytes_down"] for record in run.records())
 
 
 def main() -> int:
@@ -158,7 +173,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.runs is not None:
         collect(arguments.runs)
-    made = {f"successor {name}": table(name) for name in SCORES} | {"delay": delay(), "finals": finals()}
+    made = {f"successor {name}": table(name) for name in SCORES}
+    made |= {"delay": delay(), "finals": finals()}
     text = filled(PAGE.read_text(), made)
     if arguments.check:
         same = text == PAGE.read_text()

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,7 +50,6 @@ from ..vectors import Vector, Vectors
 
 __all__ = ["CorrectedMuon", "FreshMuon", "KeptMuon", "Muon", "SharedMuon"]
 
-STEPS = 5
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """The coefficients of a Newton-Schulz step, which grow small singular values fast."""
 
@@ -64,6 +64,8 @@ class Muon(LocalRule):
     """Weight of the old momentum in its running mean."""
     flat: tuple[str, ...] = ()
     """Words in the names of parameters that are no matrices, whatever their shape."""
+    newton_schulz: ClassVar[int] = 5
+    """The number of Newton-Schulz steps; fewer leave the singular values further from 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +80,8 @@ class Muon(LocalRule):
             if not m.numel():
                 continue
             flat = any(word in name for word in self.flat)
-            client.y.lift(partial(follow, lr=lr, flat=flat))(y, m)
+            move = partial(follow, lr=lr, flat=flat, steps=self.newton_schulz)
+            client.y.lift(move)(y, m)
 
     def along(self, client: Vectors) -> Vector:
         """Return the vector whose orthogonal factor a step follows."""
@@ -153,21 +156,21 @@ class CorrectedMuon(KeptMuon):
         server.m_mean = server.m_mean.add(mean.m_change, alpha=r.accepted / r.clients)
 
 
-def follow(y: Tensor, m: Tensor, *, lr: float, flat: bool) -> Tensor:
+def follow(y: Tensor, m: Tensor, *, lr: float, flat: bool, steps: int) -> Tensor:
     """Move a tensor along the orthogonal factor of m; a ``flat`` one is a single row."""
     rows = m.reshape(1, -1) if flat or m.dim() < 2 else m.reshape(m.shape[0], -1)
     factor = 0.2 * max(rows.shape) ** 0.5
-    return y.add_(orthogonal(rows).reshape(y.shape), alpha=-lr * factor)
+    return y.add_(orthogonal(rows, steps).reshape(y.shape), alpha=-lr * factor)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
+def orthogonal(matrix: Tensor, steps: int = Muon.newton_schulz) -> Tensor:
     """Return the matrix with all singular values near 1; exactly so for a single row."""
     tall = matrix.shape[0] > matrix.shape[1]
     unit = matrix.T if tall else matrix
     unit = unit / unit.norm().clamp(min=1e-7)
     if min(matrix.shape) > 1:
         a, b, c = QUINTIC
-        for _ in range(STEPS):
+        for _ in range(steps):
             gram = unit @ unit.T
             unit = torch.addmm(unit, torch.addmm(gram, gram, gram, beta=b, alpha=c), unit, beta=a)
     return unit.T if tall else unit
