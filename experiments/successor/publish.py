@@ -174,7 +174,7 @@ def main() -> int:
     if arguments.runs is not None:
         collect(arguments.runs)
     made = {f"successor {name}": table(name) for name in SCORES}
-    made |= {"delay": delay(), "finals": finals()}
+    # made |= {"delay": delay(), "finals": finals()}
     text = filled(PAGE.read_text(), made)
     if arguments.check:
         same = text == PAGE.read_text()
