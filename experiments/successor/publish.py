@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from statistics import mean, quantiles, stdev
 
@@ -37,6 +38,7 @@ BESIDE = ("sharedmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedl
 BESIDE += ("fedadamw", "fedlada-rows")
 DELAY, FINALS = "digits", "finals"
 SEED, CODEC = "federation.seed", "federation.codec"
+EARLY = 20  # rounds
 LAST = 3  # evaluations that are averaged, as in the tournament
 
 
@@ -91,13 +93,14 @@ def score(run: RunDirectory, metric: str) -> float:
 
 
 def delay() -> str:
-    """Return a row for each beta1 and a column for each number of steps, with the best lr."""
+    """Return the mean accuracy of the first rounds by beta1 and number of steps, at the best lr."""
     found: dict[float, dict[int, dict[float, list[float]]]] = {}
     for run in map(RunDirectory, packed_runs(RESULTS / f"{DELAY}.jsonl")):
         config = run.config
         by_steps = found.setdefault(config.settings["betas"][0], {})
         by_lr = by_steps.setdefault(config.train.steps, {})
-        by_lr.setdefault(config.settings["lr"], []).append(score(run, ACCURACY[0]))
+        first = [r["metrics"][ACCURACY[0]] for r in islice(run.records(), EARLY) if r["metrics"]]
+        by_lr.setdefault(config.settings["lr"], []).append(mean(first))
     columns = sorted(next(iter(found.values())))
     lines = [f"| beta1 | {' | '.join(f'{steps} steps' for steps in columns)} |"]
     lines.append(f"| --: | {' | '.join('--:' for _ in columns)} |")
@@ -105,8 +108,7 @@ def delay() -> str:
         texts = []
         for steps in columns:
             lr, scores = max(by_steps[steps].items(), key=lambda pair: mean(pair[1]))
-            own = f"{PERCENT.number(mean(scores))} ± {PERCENT.number(stdev(scores))}"
-            texts.append(f"{own} ({lr:g})")
+            texts.append(f"{scored(pl.Series(scores), PERCENT)} ({lr:g})")
         lines.append(f"| {beta:g} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -174,7 +176,7 @@ def main() -> int:
     if arguments.runs is not None:
         collect(arguments.runs)
     made = {f"successor {name}": table(name) for name in SCORES}
-    # made |= {"delay": delay(), "finals": finals()}
+    made |= {"delay": delay(), "finals": finals()}
     text = filled(PAGE.read_text(), made)
     if arguments.check:
         same = text == PAGE.read_text()

@@ -29,7 +29,7 @@ from fedlada.experiment.tournament.play import unpacked
 from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course, mean_ranks
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
-FILES = ("tournament",)
+FILES = ("tournament", "fair")
 PAGES = (HERE / "README.md",)
 filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
 COMMAND = "fedlada tournament experiments/tournament/{}.toml"
