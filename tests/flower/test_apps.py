@@ -30,8 +30,12 @@ from places import ROOT
 EXAMPLES = ROOT / "examples"
 
 
-TOO_BUSY = ("Failed to start local SuperLink", "The current node timed out during startup")
-"""What Flower and Ray print on a machine that is too slow at the moment: the user types again."""
+TOO_BUSY = (
+    "Failed to start local SuperLink",
+    "The current node timed out during startup",
+    "0 nodes answered within",
+)
+"""What is printed on a machine that is too slow at the moment: the user types again."""
 
 
 class Terminal:
