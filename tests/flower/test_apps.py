@@ -1,5 +1,6 @@
 """The shipped apps under ``flwr run`` as a user types it, and the way there from plain Flower."""
 
+import dataclasses
 import difflib
 import importlib
 import os
@@ -24,6 +25,7 @@ from fedlada.flower import ServerConfig
 from fedlada.flower.loopback.launcher import Launcher
 from fedlada.flower.loopback.processes import free_port
 from fedlada.flower.memory_grid import MemoryGrid
+from fedlada.flower.server import KEYS
 from flower.quickstart import QUICKSTART, final_accuracy, run_quickstart
 from places import ROOT
 
@@ -142,6 +144,17 @@ def test_a_wrong_name_fails_before_round_1_with_the_nearest(in_memory, capsys):
     with pytest.raises(FedladaError, match="did you mean 'fedlada'"):
         in_memory.run(EXAMPLES / "flower", config={"algorithm": "fedlda"})
     assert "round 1/" not in capsys.readouterr().out
+
+
+def test_every_key_can_be_set_with_the_shipped_app():
+    """Flower refuses a key that the app does not list."""
+    project = tomllib.loads((EXAMPLES / "flower" / "pyproject.toml").read_text())
+    listed = project["tool"]["flwr"]["app"]["config"]
+    fields = {f.name.replace("_", "-") for f in dataclasses.fields(ServerConfig)} - {"plan"}
+    assert fields | set(KEYS.values()) | {"settings"} <= set(listed)
+    usual = {"wait": 60.0, "nodes": 1, "num-partitions": 0}
+    again = {key: value for key, value in listed.items() if key not in ("algorithm", "settings")}
+    assert ServerConfig.read(again | {"rounds": 100} | usual) == ServerConfig.read({})
 
 
 def test_a_run_in_which_nothing_is_applied_has_failed_and_says_why(in_memory):

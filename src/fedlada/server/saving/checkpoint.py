@@ -23,7 +23,9 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -484,6 +486,9 @@ def safetensors() -> ModuleType:
     except ModuleNotFoundError as error:
         raise missing_extra(error, "a checkpoint", "fedlada[checkpoint]") from None
     return torch_part
+
+
+version = cache(metadata.version)  # which searches the disk, and every round has a checkpoint
 
 
 def versions(numerics: Mapping[str, object] | None = None) -> dict[str, str]:
