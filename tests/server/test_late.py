@@ -10,7 +10,8 @@ import torch
 
 import fedlada
 from federations import Federation, Point, kept, local_steps, optimum, quadratics, same_bits
-from fedlada import ALGORITHMS, Plan, simulate
+from fedlada import ALGORITHMS, LocalTraining, Plan, simulate
+from fedlada.data import STATISTICS, Augment, Clients, load, partition
 from fedlada.engines import DiskStore, MemoryStore, ServerState
 from fedlada.engines.devices import Device, Devices, Work
 from fedlada.engines.replay import replay
@@ -295,7 +296,7 @@ def ages_of(records, client) -> list[int]:
     return [r.round - 1 - v for r in records for c, v in r.members if c == client]
 
 
-def faulty(fault, *, outside: bool, name="fedlada", rounds=24, slow=6.0):
+def faulty(fault, *, outside: bool, name="fedlada", rounds=24, slow=5.0, **settings):
     """A federation with late replies in which two clients of one speed always have one fault."""
     fed = Federation(ALGORITHMS[name], Point(), quadratics(CLIENTS), local_steps(2, noise=0.1))
     table = [Device(c, slow if c in BAD else 1.0 + c / CLIENTS, 1e9, 1e9) for c in range(CLIENTS)]
@@ -307,7 +308,7 @@ def faulty(fault, *, outside: bool, name="fedlada", rounds=24, slow=6.0):
     else:
         engine = Timed(Faulty(fed.engine, plan), timetable, fed.state)
     fed.engine = engine
-    records = fed.run(rounds, cohort=9, close_after=3, staleness=20)
+    records = fed.run(rounds, cohort=9, close_after=3, staleness=20, **settings)
     return fed, records
 
 
@@ -315,7 +316,7 @@ def faulty(fault, *, outside: bool, name="fedlada", rounds=24, slow=6.0):
     ("fault", "outside"), [*((f, False) for f in FAULTS), ("nan", True), ("twice", True)]
 )
 def test_a_fault_of_any_kind_and_age_is_rejected_or_limited(fault, outside):
-    fed, records = faulty(fault, outside=outside)
+    fed, records = faulty(fault, outside=outside, weighting="examples")
     trouble = [r.incidents.get(str(c), "") for r in records for c in BAD]
     answers = [(r, v) for r in records for c, v in r.members if c in BAD]
     refused = sum((Counter(r.rejected) for r in records), Counter())
@@ -339,6 +340,26 @@ def test_a_fault_of_any_kind_and_age_is_rejected_or_limited(fault, outside):
 
 def same_sign(state: ServerState) -> bool:
     return all(bool(torch.isfinite(t).all()) for v in state.vectors.values() for t in v)
+
+
+@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.moments])
+def test_an_honest_reply_is_not_rejected_for_being_late(name):
+    """Not even one to the first task, which begins with second moments of almost 0."""
+    data = load("digits", split="train")
+    parts = partition(data.labels, "client-prior", clients=50, concentration=0.1)
+    prepare = Augment(*STATISTICS["digits"], crop=0)
+    run = simulate(
+        lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+        Clients(data, parts),
+        algorithm=fedlada.algorithm(name, lr=0.02),
+        train=LocalTraining(steps=10, batch_size=20, prepare=prepare),
+        devices={},
+        quiet=True,
+        **{**PLAN, "cohort": 20, "close_after": 5, "staleness": 20},
+    )
+    run.run()
+    assert sum(r.round - 1 - v >= 2 for r in run.records for _, v in r.members) > 10
+    assert not any(r.rejected for r in run.records)
 
 
 @pytest.mark.parametrize("lie", ["delta x 10", "delta x -10"])

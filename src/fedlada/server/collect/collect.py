@@ -58,13 +58,13 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
     """
     accounts = Accounts(plan.algorithm, state.vectors, state.contributed)
 
-    def admission(task: Task, cohort: Sequence[int], base: Vector | None) -> Admission | NoGuard:
+    def admission(sent: Task, cohort: Sequence[int], base: Vector | None) -> Admission | NoGuard:
         if plan.guard is None:
             return NoGuard(plan.weighting, base, unit_delta=plan.algorithm.unit_delta)
         return Admission(
             plan.guard,
             plan.algorithm,
-            task,
+            sent,
             cohort,
             history=state.history,
             weighting=plan.weighting,
@@ -73,6 +73,7 @@ def new_tally(plan: Plan, task: Task, cohort: Sequence[int], state: ServerState)
             updates=state.updates,
             base=base,
             centre=state.vectors.get(CENTRE),
+            now=task.vectors,
         )
 
     if task.clips is not None:

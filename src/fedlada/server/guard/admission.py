@@ -78,12 +78,14 @@ class Admission:
         updates: int = 0,
         base: Vector | None = None,
         centre: Vector | None = None,
+        now: Vectors | None = None,
     ) -> None:
         """Start a round after ``updates`` rounds that changed the model.
 
         ``base`` is added to every delta, multiplied by its lr_sum
         (:mod:`fedlada.protocol.residual`); None if deltas are whole.  ``centre`` is the last mean
-        delta per unit of lr_sum, if deltas are clipped around it.
+        delta per unit of lr_sum, if deltas are clipped around it.  ``now`` has the vectors of the
+        newest task, if this one is earlier.
         """
         self._guard, self._weighting, self._variances = guard, weighting, variances
         self._updates, self._unit_delta = updates, algorithm.unit_delta
@@ -97,8 +99,11 @@ class Admission:
             for name in by_tensor
         }
         """For each vector that is limited by tensor, the names of its tensors' quantities."""
+        now = task.vectors if now is None else now
         self._moments = {
-            moment.up: SecondMoment(task.vectors[moment.of], rising=moment.rising)
+            moment.up: SecondMoment(
+                task.vectors[moment.of], rising=moment.rising, now=now[moment.of]
+            )
             for moment in algorithm.moments
         }
         self._never_below = self._smallest(task)

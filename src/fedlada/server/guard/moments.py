@@ -1,8 +1,9 @@
 r"""Measures how far a reply's second moment rose above the one sent, and pulls it back.
 
-The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v| / \sum\sqrt v`, over all tensors and over
-each.  It is on the scale of the root, which divides a step.  It sums lengths rather than squares,
-so that a small rise in every coordinate counts as much as a large rise in a few.
+The measure is :math:`\sum|\sqrt{\hat v_i}-\sqrt v| / \sum\sqrt w`, over all tensors and over
+each, where v is what this client was sent and w what all are sent now: the same, unless the reply
+is late.  It is on the scale of the root, which divides a step.  It sums lengths rather than
+squares, so that a small rise in every coordinate counts as much as a large rise in a few.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ class Rise(NamedTuple):
 class SecondMoment:
     """The second moment that was sent to the clients of a round, as a floor for their replies."""
 
-    def __init__(self, sent: Vector, *, rising: bool) -> None:
-        """Set the floor of honest replies: the sent moment if it is ``rising``, else 0."""
+    def __init__(self, sent: Vector, *, rising: bool, now: Vector | None = None) -> None:
+        """Set the floor of honest replies: the sent moment if it is ``rising``, else 0.
+
+        ``now`` is the moment that is sent now, if these clients were sent another: from that of the
+        first round, which is almost 0, every rise would be enormous.
+        """
         self.rising = rising
         self._floor = sent if rising else sent.zeros_like()
         self._root = sent.sqrt()
-        sizes = numbers(t.sum() for t in self._root)
+        roots = self._root if now is None or now is sent else now.sqrt()
+        sizes = numbers(t.sum() for t in roots)
         self._size = sum(sizes)
         mean = self._size / sent.numel() if sent.numel() else 0.0
-        self._sizes = [size + mean * t.numel() for size, t in zip(sizes, self._root, strict=True)]
+        self._sizes = [size + mean * t.numel() for size, t in zip(sizes, roots, strict=True)]
         most = max((t.numel() for t in sent), default=0)
         self._room = {t.dtype: t.new_empty(min(block_of(t.device), most)) for t in sent}
 
