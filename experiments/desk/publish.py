@@ -103,6 +103,11 @@ QUESTIONS = (
         ("main/fedlada-*-seed0", "main/fedcm-*-seed0", "why/fedlada*", "why/fedcm*lr0.1*"),
         targets=(0.5, 0.55, 0.58),
     ),
+    Question(
+        "decay",
+        ("main/fedcm-*-seed0", FEDLADA, "main/fedavg-*-seed0", "decay/*"),
+        targets=(0.5, 0.55, 0.58),
+    ),
     Question("cifar100", ("cifar100/*",), targets=(0.1, 0.15, 0.2)),
     Question(
         "bytes100",
