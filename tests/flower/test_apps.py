@@ -152,7 +152,7 @@ def test_every_key_can_be_set_with_the_shipped_app():
     listed = project["tool"]["flwr"]["app"]["config"]
     fields = {f.name.replace("_", "-") for f in dataclasses.fields(ServerConfig)} - {"plan"}
     assert fields | set(KEYS.values()) | {"settings"} <= set(listed)
-    usual = {"wait": 60.0, "nodes": 1, "num-partitions": 0}
+    usual = {"nodes": 1, "num-partitions": 0}
     again = {key: value for key, value in listed.items() if key not in ("algorithm", "settings")}
     assert ServerConfig.read(again | {"rounds": 100} | usual) == ServerConfig.read({})
 

@@ -69,7 +69,7 @@ class GridEngine:
         buffers: BufferPolicy = "refuse",
         personal: Sequence[str] = (),
         deadline: float | None = None,
-        wait: float = 60.0,
+        wait: float = 120.0,
         nodes: int = 1,
         clients: int | None = None,
         partitions: int | None = None,

@@ -58,7 +58,7 @@ class ServerConfig:
     """The settings that a run has under every engine."""
     nodes: int = 1
     """Number of nodes that must be connected before the first round."""
-    wait: float = 60.0
+    wait: float = 120.0
     """Seconds to wait for these nodes."""
     num_partitions: int = 0
     """Number of nodes, each one client, connected or not; 0 lets the majority of nodes decide."""
