@@ -3,7 +3,7 @@
 1,000 clients with 50 images of CIFAR-10 each, pooled to 8 x 8, a perceptron of 6,506 parameters,
 50 rounds with a tenth of the clients and two local steps of 25 images.  All runs clip; they differ
 in the noise.  Rates are the better of two that an earlier prototype tried, at epsilon 8; fedcm has
-a lower one at epsilon 2.  With --lenet whole images train LeNet, with one seed and three rates each.
+a lower one at epsilon 2.  With --lenet whole images train LeNet, one seed and three rates each.
 
 Run: python benchmarks/private_clients.py --check    (needs CIFAR-10 in FEDLADA_DATA; the file of
 --scores has the score of each run, and a run that is there is not run again)
