@@ -2,9 +2,9 @@
 
 The guard checks and measures a reply against what the server sent, so there is one admission for
 each version, that is, for each task to which a reply may still come.  All have the same limits: a
-size is that of what the client changed, in units of what is sent now, so sizes of different
-versions can be compared.  A client has one task at a time, and its first answer ends it, so nothing
-counts twice.
+size is that of what the client changed, and a second moment's rise is in units of the one sent now,
+so sizes of different versions can be compared.  A client has one task at a time, and its first
+answer ends it, so nothing counts twice.
 """
 
 from __future__ import annotations
