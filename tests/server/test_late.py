@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -287,6 +288,15 @@ def test_a_run_that_is_killed_between_two_events_ends_as_the_whole_one(
         for client in whole.state.last_accepted if name == "scaffold" else ():
             pair = zip(stores, (rest, whole), strict=True)
             assert same_bits(*(kept(store, run.state, client) for store, run in pair))
+
+
+def test_what_earlier_rounds_sent_stays_in_the_files_of_checkpoints(tmp_path):
+    saved = late(checkpoints=tmp_path)
+    saved.close()
+    mapped = Path("/proc/self/maps").read_text()
+    assert saved.state.versions
+    assert all(f"version-{number:08}" in mapped for number in saved.state.versions)
+    assert same_bits(saved.state.vectors, late().state.vectors)
 
 
 # Clients that fail or lie.

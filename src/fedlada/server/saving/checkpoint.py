@@ -268,6 +268,10 @@ class Checkpoints:
                 content = _serialised({}, Vectors({**kept.vectors, **base}), names)
                 write(self._version(number), content)
                 self._versions[number] = hashlib.blake2b(content).hexdigest()
+                if all(t.device.type == "cpu" for v in kept.vectors.values() for t in v):
+                    coded = kept.base is not None
+                    there = self._on_disk(number, kept.vectors, names, coded=coded)
+                    state.versions[number] = dataclasses.replace(kept, **there)
             versions[str(number)] = {
                 "lr": kept.lr,
                 "nonce": kept.nonce,
@@ -280,6 +284,16 @@ class Checkpoints:
 
     def _version(self, number: int) -> Path:
         return self.directory / f"version-{number:08}.safetensors"
+
+    def _on_disk(
+        self, number: int, which: Iterable[str], names: Names, *, coded: bool
+    ) -> dict[str, Any]:
+        """Return the tensors of a version's file, which are read when they are used."""
+        with safetensors().safe_open(self._version(number), "pt") as file:
+            stored = file.keys()
+            tensors = {name: file.get_tensor(name) for name in stored}
+        base = _vectors(tensors, [BASE], names)[BASE] if coded else None
+        return {"vectors": _vectors(tensors, which, names), "base": base}
 
     def _oldest(self) -> int:
         """Return the earliest round that is left, or of a task that a checkpoint still has."""
@@ -389,12 +403,8 @@ class Checkpoints:
                 hashlib.blake2b(content).hexdigest() == kept["blake2b"],
                 f"{path.name} is not what was written",
             )
-            tensors = _tensors(content)
-            base = _vectors(tensors, [BASE], names)[BASE] if kept["coded"] else None
-            vectors = _vectors(tensors, kept["vectors"], names)
-            versions[int(number)] = Version(
-                vectors=vectors, base=base, lr=kept["lr"], nonce=kept["nonce"]
-            )
+            there = self._on_disk(int(number), kept["vectors"], names, coded=kept["coded"])
+            versions[int(number)] = Version(lr=kept["lr"], nonce=kept["nonce"], **there)
             self._versions[int(number)] = kept["blake2b"]
         return versions
 
