@@ -38,7 +38,7 @@ WHICH = ("algorithm", "attack", "defence", "seed")
 EVERYWHERE = ("sign-flip", "fixed-direction", "cancel", "lr-sum-half")
 """The attacks that were tried on every algorithm."""
 desk = runpy.run_path(str(HERE / "../desk/publish.py"))
-filled, markdown = desk["filled"], desk["markdown"]
+fill, markdown = desk["fill"], desk["markdown"]
 
 
 def lined(columns: list[str], rows: list[list[str]]) -> str:
@@ -163,14 +163,7 @@ def main() -> int:
     made["family"] = family()
     studies = [file for file in HERE.glob("../desk/results/*.jsonl") if file.stem != "branches"]
     made["honest"] = honest([*studies, *RESULTS.glob("*.jsonl")])
-    texts = {page: filled(page.read_text(), made) for page in PAGES}
-    if arguments.check:
-        same = all(page.read_text() == text for page, text in texts.items())
-        print("the tables are those of the records" if same else "run this without --check")
-        return 0 if same else 1
-    for page, text in texts.items():
-        page.write_text(text)
-    return 0
+    return int(fill(PAGES, made, check=arguments.check))
 
 
 if __name__ == "__main__":

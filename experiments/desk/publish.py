@@ -18,6 +18,7 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
@@ -257,6 +258,18 @@ def filled(text: str, made: dict[str, str]) -> str:
     return text
 
 
+def fill(pages: Iterable[Path], made: dict[str, str], *, check: bool) -> int:
+    """Write the tables of the records into documents, or only compare them; the exit code."""
+    texts = {page: filled(page.read_text(), made) for page in pages}
+    if check:
+        same = all(page.read_text() == text for page, text in texts.items())
+        print("the tables are those of the records" if same else "run this without --check")
+        return 0 if same else 1
+    for page, text in texts.items():
+        page.write_text(text)
+    return 0
+
+
 def draw(seeds: int = 3) -> None:
     """Draw accuracy by rounds of the methods that were run with so many seeds."""
     directories = QUESTIONS[0].directories()
@@ -301,18 +314,13 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", help="draw only this question's figure")
     arguments = parser.parse_args()
     if arguments.check:
-        made = tables()
-        same = all(filled(page.read_text(), made) == page.read_text() for page in PAGES)
-        print("documents have the tables of the records" if same else "run this without --check")
-        return 0 if same else 1
+        return fill(PAGES, tables(), check=True)
     if arguments.figure:
         draw()
         return 0
     if arguments.runs is not None:
         collect(arguments.runs)
-    made = tables()
-    for page in PAGES:
-        page.write_text(filled(page.read_text(), made))
+    fill(PAGES, tables(), check=False)
     with tempfile.TemporaryDirectory() as scratch:
         figures(arguments.reports or Path(scratch), arguments.only)
     return 0

@@ -32,7 +32,7 @@ HERE = Path(os.path.relpath(Path(__file__).parent))
 DESK = HERE / "../desk"
 PAGE = HERE / "claims.md"
 desk = runpy.run_path(str(DESK / "publish.py"))
-recorded, filled, markdown = desk["recorded"], desk["filled"], desk["markdown"]
+recorded, fill, markdown = desk["recorded"], desk["fill"], desk["markdown"]
 LAST = desk["LAST"]
 
 POINT = 1.0
@@ -298,13 +298,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, compare the page")
     arguments = parser.parse_args()
-    before = PAGE.read_text()
-    after = filled(before, {"claims": table()})
-    if arguments.check:
-        print("the page has the rows of the records" if before == after else "run without --check")
-        return int(before != after)
-    PAGE.write_text(after)
-    return 0
+    return int(fill([PAGE], {"claims": table()}, check=arguments.check))
 
 
 if __name__ == "__main__":

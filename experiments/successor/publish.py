@@ -31,7 +31,7 @@ from fedlada.training.objective import BITS, PERCENT, Scale
 HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, TOURNAMENT, PAGE = HERE / "results", HERE / "../tournament", HERE / "README.md"
 desk = runpy.run_path(str(HERE / "../desk/publish.py"))
-filled, markdown = desk["filled"], desk["markdown"]
+fill, markdown = desk["fill"], desk["markdown"]
 ACCURACY, TEXT = ("validation_accuracy", PERCENT), ("validation_bits", BITS)
 SCORES = {"cifar10": ACCURACY, "cifar100": ACCURACY, "shakespeare": TEXT, "vit": ACCURACY}
 BESIDE = ("sharedmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
@@ -177,13 +177,7 @@ def main() -> int:
         collect(arguments.runs)
     made = {f"successor {name}": table(name) for name in SCORES}
     made |= {"delay": delay(), "finals": finals()}
-    text = filled(PAGE.read_text(), made)
-    if arguments.check:
-        same = text == PAGE.read_text()
-        print("the tables are those of the records" if same else "run this without --check")
-        return 0 if same else 1
-    PAGE.write_text(text)
-    return 0
+    return int(fill([PAGE], made, check=arguments.check))
 
 
 if __name__ == "__main__":

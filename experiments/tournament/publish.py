@@ -30,8 +30,8 @@ from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course,
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 FILES = ("tournament", "fair")
-PAGES = (HERE / "README.md",)
-filled = runpy.run_path(str(HERE / "../desk/publish.py"))["filled"]
+PAGE = HERE / "README.md"
+fill = runpy.run_path(str(HERE / "../desk/publish.py"))["fill"]
 COMMAND = "fedlada tournament experiments/tournament/{}.toml"
 SEED = "federation.seed"
 
@@ -126,14 +126,7 @@ def main() -> int:
                 command = COMMAND.format(name)
                 for written in tournament_page(found, courses, file=file, out=out, command=command):
                     print("written", written)
-    pages = {page: filled(page.read_text(), made) for page in PAGES}
-    if arguments.check:
-        same = all(text == page.read_text() for page, text in pages.items())
-        print("documents have the tables of the records" if same else "run it without --check")
-        return 0 if same else 1
-    for page, text in pages.items():
-        page.write_text(text)
-    return 0
+    return int(fill([PAGE], made, check=arguments.check))
 
 
 if __name__ == "__main__":
