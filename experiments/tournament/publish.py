@@ -29,7 +29,7 @@ from fedlada.experiment.tournament.play import unpacked
 from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course, mean_ranks
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
-FILES = ("tournament", "fair")
+FILES = ("tournament", "fair", "heterogeneity")
 PAGE = HERE / "README.md"
 fill = runpy.run_path(str(HERE / "../desk/publish.py"))["fill"]
 COMMAND = "fedlada tournament experiments/tournament/{}.toml"
