@@ -2,9 +2,9 @@
 
     python experiments/time/publish.py --from runs
 
-packs what runs/time-race recorded into results/race.jsonl before that.  ``--best runs`` prints the
-options of a sweep that choose the best tries there.  With ``--check`` it writes nothing and exits 1
-if a table is not that of the records.
+packs what runs/time-race and runs/time-lenet recorded into results/ before that.  ``--best runs``
+prints the options of a sweep that choose the best tries of race.toml there.  With ``--check`` it
+writes nothing and exits 1 if a table is not that of the records.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from fedlada.training.local import LocalTraining
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 RESULTS, DOCS = HERE / "results", HERE / "../../docs"
-RACE, DESK = RESULTS / "race.jsonl", HERE / "../desk/results"
+DESK = HERE / "../desk/results"
 FIGURE = DOCS / "images/time.svg"
 PAGES = (DOCS / "bytes.md", DOCS / "time.md")
 desk = runpy.run_path(str(HERE / "../desk/publish.py"))
-filled, markdown = desk["filled"], desk["markdown"]
+fill, markdown = desk["fill"], desk["markdown"]
 
 TARGET = 0.58
 STEPS = (0.05, 0.005)
@@ -98,15 +98,10 @@ def costs(run: Path) -> tuple[float | None, ...]:
     return rounds, *seconds
 
 
-RULES = {
-    (20, None): "wait for 20",
-    (26, 20): "the first 20 of 26",
-    (20, 5): "5 of 20 under way",
-}
-"""The rules of race.toml by the cohort and the number of replies that close a round."""
-TARGETS = (0.85, 0.9)
+TARGETS = {"race": (0.85, 0.9), "lenet": (0.35, 0.4)}
+"""The targets of race.toml and of lenet.toml."""
 SMOOTH = 3
-"""The number of evaluations, 20 replies apart, whose mean must reach a target."""
+"""The number of evaluations, 20 or 24 replies apart, whose mean must reach a target."""
 TRIES = "tries"
 """The runs that choose the learning rates; the others have other seeds."""
 
@@ -115,12 +110,12 @@ Raced = dict[tuple[str, str], dict[float, list[Path]]]
 
 
 def raced(runs: Iterable[Path], *, tries: bool) -> Raced:
-    """Return those of the runs of race.toml that choose the learning rates, or the others."""
+    """Return those of the runs that choose the learning rates, or the others."""
     found: Raced = {}
     for run in runs:
         if (run.parent.name == TRIES) == tries:
             config = RunDirectory(run).config
-            by_lr = found.setdefault((config.title, RULES[rule_of(run)]), {})
+            by_lr = found.setdefault((config.title, rule_of(run)), {})
             by_lr.setdefault(config.settings["lr"], []).append(run)
     return found
 
@@ -133,20 +128,23 @@ def best(runs: Iterable[Path]) -> Iterator[str]:
     """
 
     def loss(run: Path) -> tuple[float, float]:
-        reached = crossed(run)[-1]
+        reached = crossed(run, TARGETS["race"])[-1]
         return (inf if reached is None else reached.seconds), -ended(run)
 
     for (name, rule), by_lr in raced(runs, tries=True).items():
         lr = min(by_lr, key=lambda lr: loss(by_lr[lr][0]))
-        late = rule == RULES[20, 5]
+        late = rule.endswith("under way")
         endings = ["cohort20-close_after5-*"] if late else ["cohort20-rounds*", "cohort26-*"]
         yield from (f"{name}-lr{lr}-{ending}" for ending in endings)
 
 
-def rule_of(run: Path) -> tuple[int, int | None]:
-    """Return the cohort of a run, and the number of replies that close its rounds."""
+def rule_of(run: Path) -> str:
+    """Return what ends the rounds of a run."""
     plan = RunDirectory(run).config.federation
-    return plan.cohort, plan.close_after
+    if plan.close_after is None:
+        return f"wait for {plan.cohort}"
+    of = f"{plan.close_after} of {plan.cohort}"
+    return f"{of} under way" if plan.staleness else f"the first {of}"
 
 
 class Crossing(NamedTuple):
@@ -166,10 +164,10 @@ def scores(run: Path) -> Iterator[tuple[Crossing, float]]:
             yield Crossing(record["time"], tasks), sum(seen) / SMOOTH
 
 
-def crossed(run: Path) -> list[Crossing | None]:
+def crossed(run: Path, targets: Iterable[float]) -> list[Crossing | None]:
     """Return what each target took, or None for one that was not reached."""
     found = list(scores(run))
-    return [next((c for c, score in found if score >= target), None) for target in TARGETS]
+    return [next((c for c, score in found if score >= target), None) for target in targets]
 
 
 def ended(run: Path) -> float:
@@ -178,38 +176,39 @@ def ended(run: Path) -> float:
     return score
 
 
-def race() -> str:
+def rules_of(finals: Raced) -> list[str]:
+    """Return what ends a round: all replies, then the first, then a few of those under way."""
+    return sorted({rule for _, rule in finals}, key=lambda r: (r.endswith("way"), r[0] != "w"))
+
+
+def race(name: str) -> str:
     """Return a table of the seconds and the tasks to the targets, with the best rates."""
-    columns = [
-        "algorithm",
-        "a round",
-        "lr",
-        "seeds",
-        *(f"seconds to {100 * t:g} %" for t in TARGETS),
-    ]
-    columns += ["of waiting for 20", "tasks to 90 %", "accuracy after 600 replies"]
+    targets, finals = TARGETS[name], raced(packed_runs(RESULTS / f"{name}.jsonl"), tries=False)
+    wait, *_ = rules = rules_of(finals)
+    ((first, *_),) = finals[next(iter(finals))[0], wait].values()
+    plan = RunDirectory(first).config.federation
+    columns = ["algorithm", "a round", "lr", "seeds"]
+    columns += [f"seconds to {100 * t:g} %" for t in targets]
+    columns += [f"of {wait.replace('wait', 'waiting')}", f"tasks to {100 * targets[-1]:g} %"]
+    columns += [f"accuracy after {plan.cohort * plan.rounds} replies"]
     rows = [columns, [":--", ":--", *["--:"] * 7]]
-    finals = raced(packed_runs(RACE), tries=False)
-    for name in dict.fromkeys(name for name, _ in finals):
-        waited: list[float] = []
-        for rule in RULES.values():
-            ((lr, runs),) = finals[name, rule].items()
-            targets = [
-                [c.seconds if c else None for c in each]
-                for each in zip(*map(crossed, runs), strict=True)
-            ]
-            seconds = [pl.Series(each, dtype=pl.Float64) for each in targets]
-            waited = waited or targets[-1]
-            pairs = zip(targets[-1], waited, strict=True)
+    for algorithm in dict.fromkeys(algorithm for algorithm, _ in finals):
+        waited: list[float | None] = []
+        for rule in rules:
+            ((lr, runs),) = finals[algorithm, rule].items()
+            each = [crossed(run, targets) for run in runs]
+            seconds = [[c.seconds if c else None for c in one] for one in zip(*each, strict=True)]
+            waited = waited or seconds[-1]
+            pairs = zip(seconds[-1], waited, strict=True)
             shares = [own / other for own, other in pairs if own and other]
-            tasks = [c.tasks if c else None for *_, c in map(crossed, runs)]
+            tasks = [last.tasks if last else None for *_, last in each]
             rows.append(
                 [
-                    f"`{name}`",
+                    f"`{algorithm}`",
                     rule,
                     f"{lr:g}",
                     str(len(runs)),
-                    *(reached(each, 1, 1) for each in seconds),
+                    *(reached(pl.Series(one, dtype=pl.Float64), 1, 1) for one in seconds),
                     spread(shares, 2),
                     reached(pl.Series(tasks, dtype=pl.Int64), 1, 0),
                     spread([100 * ended(run) for run in runs], 1) + " %",
@@ -218,13 +217,10 @@ def race() -> str:
     return str(markdown(rows))
 
 
-HELD = RESULTS / "slow_holders.json"
-
-
-def holders() -> str:
+def holders(name: str) -> str:
     """Return a table of who learns the classes that slow clients hold."""
     found: dict[str, list[dict[str, float]]] = {}
-    for row in json.loads(HELD.read_text()):
+    for row in json.loads((RESULTS / f"slow_holders_{name}.json").read_text()):
         found.setdefault(row["rule"], []).append(row)
     rows = [["a round", "seeds", "seconds", "accuracy", "of 8 and 9"], [":--", *["--:"] * 4]]
     for rule, each in found.items():
@@ -242,9 +238,9 @@ def holders() -> str:
 
 def draw() -> None:
     """Draw the accuracy of FedAvg by simulated time."""
-    finals = raced(packed_runs(RACE), tries=False)
+    finals = raced(packed_runs(RESULTS / "race.jsonl"), tries=False)
     lines = {}
-    for rule in RULES.values():
+    for rule in rules_of(finals):
         (runs,) = finals["fedavg", rule].values()
         lines[rule] = [[record_of(r) for r in RunDirectory(run).records()] for run in runs]
     with styled():
@@ -266,17 +262,14 @@ def main() -> int:
         print(*(f"--only={pattern}" for pattern in best(runs)))
         return 0
     if arguments.runs is not None:
-        pack(arguments.runs / "time-race", RACE)
-    made = {"codecs in seconds": coded(), "race": race(), "slow holders": holders()}
-    texts = {page: filled(page.read_text(), made) for page in PAGES}
-    if arguments.check:
-        same = all(page.read_text() == text for page, text in texts.items())
-        print("the tables are those of the records" if same else "run this without --check")
-        return 0 if same else 1
-    for page, text in texts.items():
-        page.write_text(text)
-    draw()
-    return 0
+        for name in (*TARGETS, "lenet-tries"):
+            if (arguments.runs / f"time-{name}").exists():
+                pack(arguments.runs / f"time-{name}", RESULTS / f"{name}.jsonl")
+    made = {"codecs in seconds": coded()} | {name: race(name) for name in TARGETS}
+    made |= {f"slow holders, {name}": holders(name) for name in ("digits", "lenet")}
+    if not arguments.check:
+        draw()
+    return int(fill(PAGES, made, check=arguments.check))
 
 
 if __name__ == "__main__":
