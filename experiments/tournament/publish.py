@@ -21,6 +21,7 @@ from pathlib import Path
 import polars as pl
 
 from fedlada.experiment.packed import pack
+from fedlada.experiment.report.pairs import final_of, holm, interval
 from fedlada.experiment.report.runs import Runs
 from fedlada.experiment.results.scores import reached, scored, shown
 from fedlada.experiment.tournament.file import Tournament, read_tournament
@@ -31,7 +32,8 @@ from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course,
 HERE = Path(os.path.relpath(Path(__file__).parent))
 FILES = ("tournament", "fair", "heterogeneity")
 PAGE = HERE / "README.md"
-fill = runpy.run_path(str(HERE / "../desk/publish.py"))["fill"]
+desk = runpy.run_path(str(HERE / "../desk/publish.py"))
+fill, markdown = desk["fill"], desk["markdown"]
 COMMAND = "fedlada tournament experiments/tournament/{}.toml"
 SEED = "federation.seed"
 
@@ -67,11 +69,29 @@ def standings(courses: list[Course], told: Verdicts) -> str:
             if contestant in runs.variants:
                 text = scored(runs.of(contestant)["final"], runs.scale)
                 best = contestant in (result.winner, *result.level)
-                row.append(f"**{text}**" if best else text)
+                unclear = " ?" * (contestant in result.unclear)
+                row.append(f"**{text}**" if best else text + unclear)
             else:
                 row.append(f"({tuned[name][contestant]})")
         lines.append([contestant, *row, f"{sum(places.values()) / len(places):.1f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return str(markdown(lines))
+
+
+def against(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
+    """Final scores minus those of one method, by seed, with the verdict and Holm's correction."""
+    columns, left = {}, []
+    for name, (runs, _) in told.items():
+        measure, others = final_of(runs), [v for v in runs.by_score if v != of]
+        pairs = {other: interval(runs, other, of, measure) for other in others}
+        words = {c: measure.word(pair, runs.scale.sign) for c, pair in pairs.items()}
+        columns[name] = {c: f"{measure.text(pair)}, {words[c]}" for c, pair in pairs.items()}
+        shown = sum(word in ("ahead", "behind") for word in words.values())
+        left.append(f"{name} {holm(pairs.values())} of {shown}")
+    names = [c for c in found.contestants if any(c in cells for cells in columns.values())]
+    lines = [["", *columns], [":--", *["--:"] * len(columns)]]
+    lines += [[c, *(cells.get(c, "") for cells in columns.values())] for c in names]
+    holds = "Of the verdicts ahead or behind, these remain after Holm's correction"
+    return f"{markdown(lines)}\n\n{holds}: {', '.join(left)}."
 
 
 def ratios(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
@@ -90,7 +110,7 @@ def ratios(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
     names = [c for c in found.contestants if any(c in cells for cells in columns.values())]
     lines = [["", *columns], [":--", *["--:"] * len(columns)]]
     lines += [[c, *(cells.get(c, "") for cells in columns.values())] for c in names]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return str(markdown(lines))
 
 
 def sentences(told: Verdicts) -> str:
@@ -117,6 +137,7 @@ def main() -> int:
             edges = [f"- **{c.contest.name}**: {c.edges() or 'none'}" for c in courses]
             made |= {
                 name: standings(courses, told),
+                f"{name} against fedavg": against(found, told),
                 f"{name} ratios": ratios(found, told),
                 f"{name} winners": sentences(told),
                 f"{name} edges": "\n".join(edges),

@@ -405,15 +405,32 @@ def test_a_packed_tournament_unpacked_has_the_same_stages_and_verdicts(played, t
         assert before.leading() == after.leading()
 
 
-def test_a_clear_lead_over_the_same_seeds_is_won_and_an_unclear_one_is_level(tmp_path):
+def test_the_score_of_a_final_is_of_a_window_in_rounds_however_often_it_is_evaluated(played):
+    found, base = played
+    windowed = replace(found, rules=found.rules.model_copy(update={"window": 4}))
+    for contest, evaluations in zip(found.contests, (4, 3), strict=True):  # the last one always
+        one, plain = (course(contest, rules, base) for rules in (windowed, found))
+        assert one.chosen() == plain.chosen()  # it does not choose
+        ends = one.runs(found.contestants, ()).ends
+        for directory, final in ends.select("directory", "final").rows():
+            records = [r for r in RunDirectory(Path(directory)).records() if r["round"] > 3]
+            seen = [m["test_accuracy"] for r in records if (m := r["metrics"])]
+            assert len(seen) == evaluations
+            assert final == pytest.approx(math.fsum(seen) / evaluations)
+
+
+def test_a_clear_lead_over_the_same_seeds_is_won_and_one_that_varies_is_not_told_apart(tmp_path):
     scores = {"fedavg": (0.5, 0.6, 0.7), "fedcm": (0.45, 0.54, 0.65), "fedlada": (0.2, 0.9, 0.5)}
     for name, own in scores.items():
         for seed, score in enumerate(own):
             write(tmp_path / f"{name}-{seed}", name, seed, [0.1, 0.1, score])
     every = verdict(Runs.read([tmp_path], None))
-    assert (every.winner, [*every.level]) == ("fedavg", ["fedlada"])
-    assert "; ahead of fedcm (+5.33 [" in every.sentence
-    assert every.sentence.startswith("no single winner: fedavg, 60.00 ± 10.00 % accuracy")
+    assert (every.winner, [*every.level], [*every.unclear]) == ("fedavg", [], ["fedlada"])
+    assert "; not told apart from fedlada (+6.67 [" in every.sentence
+    assert every.sentence.startswith(
+        "no single winner: fedavg, 60.00 ± 10.00 % accuracy, is ahead of fedcm (+5.33 ["
+    )
+    assert every.sentence.endswith(" Holm's correction leaves 1 of its 1 leads.")
     two = verdict(
         Runs.read([tmp_path / f"{n}-{s}" for n in scores if n < "fedl" for s in range(3)], None)
     )

@@ -7,15 +7,20 @@ either of them.  The interval is Student's over the n differences d of the seeds
 
 For rounds, bytes or seconds to a target, d is the logarithm of their ratio, and the result is
 exponentiated.
+
+One is ahead of another if the interval excludes no difference.  The two are level only if the
+whole interval lies within a margin, so an algorithm that varies much is level with nobody.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from statistics import fmean, stdev
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ...errors import ExperimentError
 from ...results.plot import INK, colour, marker
@@ -27,18 +32,19 @@ from .runs import Runs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ...training.objective import Scale
+
 __all__ = [
-    "Interval",
-    "Measure",
-    "final_of",
-    "forest",
-    "has_reference",
-    "interval",
-    "pairs",
-    "reference_of",
+    *("Interval", "Measure", "Word", "final_of", "forest", "has_reference", "holm", "interval"),
+    *("paired", "pairs", "reference_of", "rule"),
 ]
 
 CONFIDENCE = 0.95
+MARGINS = {"points": 2.0, "bits": 0.05}
+"""By the unit of a score: differences that hardly matter.  In other units none is known."""
+RATIO = 1.1
+"""Numbers of rounds, bytes or seconds that are not further apart hardly differ."""
+Word = Literal["ahead", "behind", "level", "not told apart"]
 PREFERRED = "fedavg"
 SHORT = 12  # maximum number of letters of a score's name above a panel
 WIDE = 26  # maximum number of letters of a line beside the panels
@@ -58,6 +64,8 @@ class Interval:
     high: float | None
     count: int
     seeds: int
+    chance: float | None = None
+    """The probability of a difference as large if there were none: Student's two-sided p."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class Measure:
     column: str
     ratio: bool
     digits: int = 2
+    margin: float = 0.0
+    """The largest difference that hardly matters, for a score."""
 
     def text(self, pair: Interval | None) -> str:
         """Return the mean and its interval as text, such as ``+1.20 [−0.31, +2.71]``."""
@@ -81,17 +91,42 @@ class Measure:
         part = "" if pair.count == pair.seeds else f" ({pair.count} of {pair.seeds})"
         return (text + part).replace("-", "−")
 
-    def shown(self, pair: Interval | None) -> int:
-        """Return 1 or -1 if the whole interval is above or below no difference, otherwise 0."""
-        if pair is None or pair.low is None or pair.high is None:
-            return 0
-        none = 1.0 if self.ratio else 0.0
-        return (pair.low > none) - (pair.high < none)
+    def word(self, pair: Interval | None, better: int) -> Word:
+        """Say what the interval shows; ``better`` is 1 if more is better, otherwise -1."""
+        none, margin = (1.0, RATIO) if self.ratio else (0.0, self.margin)
+        if pair is None or pair.count < 2:
+            return "not told apart"
+        if pair.low is None or pair.high is None:  # equal scores are those of equal runs
+            return "level" if pair.mean == none and not self.ratio else "not told apart"
+        if pair.low > none or pair.high < none:
+            return "ahead" if better * (pair.mean - none) > 0 else "behind"
+        least = 1 / margin if self.ratio else -margin
+        return "level" if least <= pair.low and pair.high <= margin else "not told apart"
+
+
+def holm(pairs: Iterable[Interval | None]) -> int:
+    """Return how many of some comparisons show a difference after Holm's correction for all."""
+    chances = sorted(pair.chance for pair in pairs if pair and pair.chance is not None)
+    limits = ((1 - CONFIDENCE) / left for left in range(len(chances), 0, -1))
+    held = takewhile(lambda both: both[0] <= both[1], zip(chances, limits, strict=True))
+    return sum(1 for _ in held)
+
+
+def rule(scale: Scale) -> str:
+    """Say when one is ahead of another, and when two are level."""
+    unit = scale.difference
+    level = f"the whole interval lies within {MARGINS.get(unit, 0):g} {unit}"
+    return (
+        f"Ahead, or behind: the {100 * CONFIDENCE:g} % interval of the difference excludes 0."
+        + (f" Level: {level}. Otherwise" if unit in MARGINS else " Otherwise")
+        + " these seeds do not tell the two apart."
+    )
 
 
 def final_of(runs: Runs) -> Measure:
     """Return the measure of the final score."""
-    return Measure("final", "final", ratio=False, digits=runs.scale.digits)
+    margin = MARGINS.get(runs.scale.difference, 0.0)
+    return Measure("final", "final", ratio=False, digits=runs.scale.digits, margin=margin)
 
 
 def _measures(runs: Runs) -> list[Measure]:
@@ -99,7 +134,7 @@ def _measures(runs: Runs) -> list[Measure]:
     text = runs.scale.text
     return [
         final_of(runs),
-        Measure("best", "best", ratio=False, digits=runs.scale.digits),
+        replace(final_of(runs), name="best", column="best"),
         *(Measure(f"to {text(t)}", f"rounds_to_{t:g}", ratio=True) for t in runs.targets),
     ]
 
@@ -131,24 +166,26 @@ def interval(runs: Runs, variant: str, reference: str, measure: Measure) -> Inte
     if not known:
         return None
     factor = runs.scale.factor
-    numbers = _student([math.log(a / b) if measure.ratio else factor * (a - b) for a, b in known])
+    found = paired([math.log(a / b) if measure.ratio else factor * (a - b) for a, b in known])
     if measure.ratio:
-        numbers = tuple(math.exp(number) for number in numbers)
-    mean, low, high = numbers if len(numbers) == 3 else (numbers[0], None, None)
-    return Interval(mean, low, high, len(known), len(shared))
+        low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+        found = replace(found, mean=math.exp(found.mean), low=low, high=high)
+    return replace(found, seeds=len(shared))
 
 
-def _student(differences: Sequence[float]) -> tuple[float, ...]:
-    """Return the mean and, if the differences differ, the ends of the interval."""
+def paired(differences: Sequence[float]) -> Interval:
+    """Return the mean of the differences, by seed, and Student's interval if they differ."""
     count = len(differences)
-    mean = math.fsum(differences) / count
-    if len(set(differences)) == 1:
-        return (mean,)
-    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
+    mean = fmean(differences)
+    deviation = stdev(differences) if count > 1 else 0.0
+    if not deviation:
+        return Interval(mean, None, None, count, count)
+    from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped,unused-ignore]
 
-    deviation = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (count - 1))
-    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(count)
-    return mean, mean - half, mean + half
+    error = deviation / math.sqrt(count)
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
+    chance = 2 * float(stdtr(count - 1, -abs(mean) / error))
+    return Interval(mean, mean - half, mean + half, count, count, chance)
 
 
 def _by_seed(
@@ -177,14 +214,27 @@ def pairs(runs: Runs, reference: str) -> list[Text | Table]:
 
 
 def _table(runs: Runs, reference: str, title: str, measures: Sequence[Measure]) -> Table:
-    rows = []
+    rows, found = [], dict[Measure, list[Interval | None]]({measure: [] for measure in measures})
     for variant in (v for v in runs.by_score if v != reference):
         intervals = [interval(runs, variant, reference, measure) for measure in measures]
+        for measure, pair in zip(measures, intervals, strict=True):
+            found[measure].append(pair)
         if seeds := max((pair.seeds for pair in intervals if pair), default=0):
             cells = (m.text(pair) for m, pair in zip(measures, intervals, strict=True))
             rows.append((variant, str(seeds), *cells))
     columns = ("algorithm", "seeds", *(measure.name for measure in measures))
-    return Table(caption=title, columns=columns, rows=tuple(rows))
+    return Table(caption=title, columns=columns, rows=tuple(rows), note=_held(found))
+
+
+def _held(found: Mapping[Measure, Sequence[Interval | None]]) -> str:
+    """Say how many differences of each column remain after Holm's correction."""
+    counts = {
+        measure.name: (sum(measure.word(p, 1) in ("ahead", "behind") for p in pairs), holm(pairs))
+        for measure, pairs in found.items()
+    }
+    told = ", ".join(f"{name} {left} of {n}" for name, (n, left) in counts.items() if n)
+    which = "Intervals that show a difference, and still do after Holm's correction for all of"
+    return f"{which} their column: {told}." if told else ""
 
 
 def _note(runs: Runs, seeds: int) -> str:
@@ -193,14 +243,15 @@ def _note(runs: Runs, seeds: int) -> str:
     if seeds == 1:
         return f"{meaning}. One seed has no interval: these differences may be chance."
     splits = {config.data.seed for config in runs.configs.values()}
-    shared = "All runs share one partition, so it" if len(splits) == 1 else "It"
+    also = "" if len(splits) > 1 else " All runs share one partition."
     return (
         f"{meaning}, with its {100 * CONFIDENCE:g} % interval by Student's paired t in brackets."
         " There is no interval where all seeds have the same difference. The interval assumes that"
-        f" differences are normal, which {seeds} seeds cannot confirm. {shared} covers the first"
-        " model, the cohorts and the batches, but no other data. It is not widened for the number"
-        " of comparisons. (k of n): only k of n seeds count; in the others one of the two has fewer"
-        " rounds or did not reach the target."
+        f" differences are normal, which {seeds} seeds cannot confirm. It covers what the seeds"
+        f" decide, such as the first model and the cohorts, but no other test data.{also}"
+        f" {rule(runs.scale)} No interval is widened for the number of comparisons; a note below"
+        " each table says what Holm's correction leaves. (k of n): only k of n seeds count; in the"
+        " others one of the two has fewer rounds or did not reach the target."
     )
 
 
@@ -236,7 +287,7 @@ def forest(runs: Runs, reference: str) -> Figure | None:
         alt=alt,
         caption=f"Means and {100 * CONFIDENCE:g} % intervals of the tables below. The vertical line"
         f" is {reference}: differences are those from it, and ratios those to it. An interval that"
-        " crosses it shows no difference.",
+        " crosses it does not show which is better.",
     )
 
 

@@ -2,16 +2,17 @@
 
 The leader of a measure has the best mean over its seeds among those that are behind nobody.  It is
 compared with each other algorithm over the seeds that both have, see :mod:`.pairs`.  One seed
-shows nothing, so an algorithm with one seed is neither ahead nor behind.
+shows nothing, so an algorithm with one seed is neither ahead, behind nor level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..results.scores import capital, spread
 from .page import Block, Points, Text
-from .pairs import Measure, final_of, interval
+from .pairs import Measure, Word, final_of, interval
 from .runs import Runs, Unit
 
 __all__ = ["listed", "summary"]
@@ -80,30 +81,35 @@ def _compared(runs: Runs, measure: Measure, title: str, words: str, unit: Unit, 
         return f"{title}: {order[0]}, {values[order[0]]}{one}."
     if len(seeded) < 2:
         return ""
-    leader, ahead, level = _leader(runs, measure, seeded, better, brief=len(seeded) > NAMED + 1)
-    parts = [f"{leader}, {values[leader]}, {words} {listed(ahead)}"] if ahead else []
-    parts += [f"no difference shown between {leader} and {listed(level)}"] if level else []
-    return f"{title}: {'; '.join(parts) or 'each is behind another'}."
+    brief = len(seeded) > NAMED + 1
+    leader, groups = _leader(runs, measure, seeded, better, brief=brief)
+    if not groups:
+        return f"{title}: each is behind another."
+    ahead, level, unclear = (listed(groups[w]) for w in ("ahead", "level", "not told apart"))
+    parts = [f"{words} {ahead}"] if ahead else []
+    parts += [f"is level with {level}"] if level else []
+    parts += [f"is not told apart from {unclear}"] if unclear else []
+    return f"{title}: {leader}, {values[leader]}, {'; '.join(parts)}."
 
 
 def _leader(
     runs: Runs, measure: Measure, order: Sequence[str], better: int, *, brief: bool
-) -> tuple[str, list[str], list[str]]:
-    """Return the leader, those that it is shown to be ahead of, and the others.
+) -> tuple[str, Mapping[Word, Sequence[str]]]:
+    """Return the leader and the others by what is shown; no others if each is behind another.
 
     Each has its interval behind its name, unless the list is to be ``brief``.
     """
     kind = "ratio" if measure.ratio else "difference"
     for leader in order:
-        groups: dict[int, list[str]] = {better: [], 0: [], -better: []}
+        groups: defaultdict[Word, list[str]] = defaultdict(list)
         for other in (v for v in order if v != leader):
             pair = interval(runs, leader, other, measure)
-            group = groups[measure.shown(pair)]
+            group = groups[measure.word(pair, better)]
             prefix = "" if group else f"paired {kind} "  # only once in a list
             group.append(other if brief else f"{other} ({prefix}{measure.text(pair)})")
-        if not groups[-better]:
-            return leader, groups[better], groups[0]
-    return order[0], [], []
+        if "behind" not in groups:
+            return leader, groups
+    return order[0], {}
 
 
 def listed(words: Iterable[str], most: int = NAMED) -> str:

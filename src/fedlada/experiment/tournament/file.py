@@ -60,6 +60,9 @@ class Rules(Section):
     """Shares of a problem's rounds."""
     last: Count = 3
     """The number of evaluations whose mean is the score of a run."""
+    window: Annotated[int, Field(ge=0)] = 0
+    """The last rounds of the finals whose evaluations are the score there, so that problems with
+    unequal evaluation intervals are judged alike; 0 means the last ``last`` evaluations."""
     finalists: Annotated[int, Field(ge=0)] = 0
     """The number of contestants in the finals of a problem, best on validation; 0 means all."""
     always: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -145,6 +148,13 @@ class Contest:
     def each(self) -> int:
         """The number of tries that each contestant has."""
         return len(next(iter(self.tries.values())))
+
+    def last_in_finals(self, rules: Rules) -> int:
+        """Return the number of evaluations whose mean is the score of a final."""
+        if not rules.window:
+            return rules.last
+        late = range(max(1, self.rounds - rules.window + 1), self.rounds + 1)
+        return sum(at % self.every == 0 or at == self.rounds for at in late)
 
     def rungs(self, rules: Rules) -> list[tuple[int, int]]:
         """Return the round of each rung and how many tries of each contestant run up to it.

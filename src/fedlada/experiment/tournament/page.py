@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..report.figures import scores as score_curves
 from ..report.page import Block, Code, Figure, Points, Section, Table, Text, write_pages
-from ..report.pairs import pairs
+from ..report.pairs import pairs, rule
 from ..report.runs import Runs
 from ..report.tables import costs, scores
 from ..results.scores import shown
@@ -107,8 +107,9 @@ def _summary(courses: Sequence[Course], results: Mapping[str, tuple[Runs, Verdic
         blocks.append(
             Text(
                 "± is the standard deviation over seeds. In parentheses: the mean difference over"
-                " the same seeds and its 95 % interval by Student's paired t. Level means that the"
-                " interval contains 0. The interval is not corrected for the number of comparisons."
+                " the same seeds and its 95 % interval by Student's paired t."
+                f" {' '.join(dict.fromkeys(rule(runs.scale) for runs, _ in results.values()))}"
+                " The best of many means is partly luck, which favours its leads."
             )
         )
     return blocks
@@ -160,8 +161,8 @@ def _contest(one: Course, runs: Runs, result: Verdict) -> Section:
     name = one.contest.name
     blocks: list[Block] = [Text(f"{result.sentence[0].upper()}{result.sentence[1:]}")]
     blocks.append(scores(runs))
-    if one.last > 1:
-        blocks.append(Text(f"Final is the mean of the last {one.last} evaluations of a run."))
+    if (last := one.last_in_finals) > 1:
+        blocks.append(Text(f"Final is the mean of the last {last} evaluations of a run."))
     blocks += [
         replace(block, name=f"{name}-{block.name}") if isinstance(block, Figure) else block
         for block in score_curves(runs)
@@ -206,6 +207,9 @@ def _tries(courses: Sequence[Course]) -> list[Block]:
 
 def _rules(tournament: Tournament) -> tuple[str, ...]:
     rules, contest = tournament.rules, tournament.contests[0]
+    in_finals = (
+        f", in the finals of those in the last {rules.window} rounds" if rules.window else ""
+    )
     return (
         f"Equal tries: every contestant has {contest.each} settings on every problem, with one seed"
         f" ({rules.tuning_seed}), judged on validation data that no client trains on.",
@@ -216,7 +220,7 @@ def _rules(tournament: Tournament) -> tuple[str, ...]:
         " training data, and are judged on test data.",
         *_partitions(tournament),
         *_finalists(rules, len(tournament.contestants)),
-        f"A score is the mean of the last {rules.last} evaluations.",
+        f"A score is the mean of the last {rules.last} evaluations{in_finals}.",
         "Problems take turns, stage by stage; only complete stages are in this report.",
     )
 

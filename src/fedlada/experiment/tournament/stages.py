@@ -20,7 +20,7 @@ import polars as pl
 
 from ...training.objective import Objective
 from ..config.experiment import Experiment
-from ..report.pairs import final_of, interval
+from ..report.pairs import final_of, holm, interval
 from ..report.runs import Runs
 from ..report.summary import listed
 from ..results.frames import configurations, frame, judged
@@ -167,7 +167,9 @@ class Course:
     done: tuple[Stage, ...]
     next: Stage | None
     last: int
-    """The number of evaluations whose mean is a score."""
+    """The number of evaluations whose mean is the score of a try."""
+    last_in_finals: int
+    """The number of evaluations whose mean is the score of a final."""
 
     @property
     def rungs(self) -> list[Stage]:
@@ -182,7 +184,7 @@ class Course:
     def runs(self, contestants: Sequence[str], places: Sequence[str]) -> Runs:
         """Return the final runs of some contestants, if any, with all seeds that are done."""
         runs = [run for stage in self.finals for c in contestants for run in stage.by.get(c, ())]
-        return Runs.read(runs, None, last=self.last, places=places)
+        return Runs.read(runs, None, last=self.last_in_finals, places=places)
 
     def leading(self) -> dict[str, str]:
         """Return the best validation score of each contestant at the newest rung, best first."""
@@ -206,7 +208,8 @@ class Course:
         each = []
         for stage in self.ranked:
             until = self.affordable(stage.rounds) if equal_compute else None
-            scores = {c: score for c, (_, score) in stage.best(self.last, until).items()}
+            last = self.last if stage.seed is None else self.last_in_finals
+            scores = {c: score for c, (_, score) in stage.best(last, until).items()}
             each.append(ranks(scores, stage.objective().scale))
         return {c: sum(one[c] for one in each) / len(each) for c in self.contest.tries}
 
@@ -248,9 +251,10 @@ class Course:
 def course(contest: Contest, tournament: Tournament, base: Path) -> Course:
     """Return the stages of a contest that its runs have completed, and the next."""
     *done, newest = stages(contest, tournament.rules, base)
+    last, in_finals = tournament.rules.last, contest.last_in_finals(tournament.rules)
     if newest.left():
-        return Course(contest, tuple(done), newest, tournament.rules.last)
-    return Course(contest, (*done, newest), None, tournament.rules.last)
+        return Course(contest, tuple(done), newest, last, in_finals)
+    return Course(contest, (*done, newest), None, last, in_finals)
 
 
 def mean_ranks(
@@ -268,12 +272,15 @@ def mean_ranks(
 class Verdict:
     """The contestant with the best mean over the seeds, and its lead over each other.
 
-    It is ahead of another if Student's interval over the differences of the same seeds shows it
-    (see :mod:`..report.pairs`), and level with it otherwise.
+    Whether it is ahead of another, level with it or not told apart from it is what Student's
+    interval over the differences of the same seeds shows (see :mod:`..report.pairs`).
     """
 
     winner: str
     level: Mapping[str, str]
+    """Its lead over those that it is level with."""
+    unclear: Mapping[str, str]
+    """Its lead over those that the seeds do not tell from it."""
     sentence: str
     """Who won, by how much, and how sure that is."""
 
@@ -283,20 +290,26 @@ def verdict(runs: Runs) -> Verdict:
     winner, *others = runs.by_score
     measure, sign = final_of(runs), runs.scale.sign
     leads = {other: interval(runs, winner, other, measure) for other in others}
-    text = {other: measure.text(lead) for other, lead in leads.items()}
-    ahead = {other: text[other] for other in others if measure.shown(leads[other]) == sign}
-    level = {other: text[other] for other in others if other not in ahead}
+    words = {other: measure.word(lead, sign) for other, lead in leads.items()}
+    ahead, level, unclear = (
+        {other: measure.text(leads[other]) for other in others if words[other] == word}
+        for word in ("ahead", "level", "not told apart")
+    )
     score = (scored(runs.of(winner)["final"], runs.scale), runs.heading and runs.scale.unit)
     first = " ".join(filter(None, (f"{winner},", *score, runs.measure)))
-    behind, equal = (
-        listed([f"{other} ({lead})" for other, lead in told.items()]) for told in (ahead, level)
-    )
     if len(runs.of(winner)) == 1:
         sentence = f"{first}, has the best score; one seed cannot tell who is ahead."
-    elif not level:
-        sentence = f"{first}, won: ahead of {behind}."
-    elif not ahead:
-        sentence = f"nobody won: {first}, is level with {equal}."
     else:
-        sentence = f"no single winner: {first}, is level with {equal}; ahead of {behind}."
-    return Verdict(winner, level, sentence)
+        groups = {"ahead of": ahead, "level with": level, "not told apart from": unclear}
+        told = "; ".join(f"{word} {_listed(group)}" for word, group in groups.items() if group)
+        sentence = f"{first}, won: {told}."
+        if level or unclear:
+            sentence = f"{'no single winner' if ahead else 'nobody won'}: {first}, is {told}."
+        if ahead:
+            left = holm(leads.values())
+            sentence += f" Holm's correction leaves {left} of its {len(ahead)} leads."
+    return Verdict(winner, level, unclear, sentence)
+
+
+def _listed(leads: Mapping[str, str]) -> str:
+    return listed([f"{other} ({lead})" for other, lead in leads.items()])
