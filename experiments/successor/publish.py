@@ -36,6 +36,12 @@ ACCURACY, TEXT = ("validation_accuracy", PERCENT), ("validation_bits", BITS)
 SCORES = {"cifar10": ACCURACY, "cifar100": ACCURACY, "shakespeare": TEXT, "vit": ACCURACY}
 BESIDE = ("sharedmuon", "fedmuon", "fedcm", "fedacg", "fedavg", "fedlada", "fedlalr", "localadam")
 BESIDE += ("fedadamw", "fedlada-rows")
+SAME = {
+    "Muon": "sharedmuon",
+    "AMSGrad amended": "fedlada",
+    "AMSGrad amended, no momentum of its own": "fedlada-without-m",
+}
+"""Variants that are a contestant of the tournament: one row for both, and each seed once."""
 DELAY, FINALS = "digits", "finals"
 SEED, CODEC = "federation.seed", "federation.codec"
 EARLY = 20  # rounds
@@ -49,8 +55,8 @@ def collect(runs: Path) -> None:
             pack(runs / f"successor-{problem}", RESULTS / f"{problem}.jsonl")
 
 
-def tries(problem: str) -> Iterator[tuple[str, float, float]]:
-    """Yield variant, lr and score of the runs here and of the tournament's that are as long."""
+def tries(problem: str) -> Iterator[tuple[str, float, int, float]]:
+    """Yield variant, lr, seed and score of the runs here and of the tournament's as long ones."""
     rounds = next(iter(cells(HERE / f"{problem}.toml").values())).federation.rounds
     files = [RESULTS / f"{problem}.jsonl", TOURNAMENT / f"results/{problem}.jsonl"]
     for file in (file for file in files if file.exists()):
@@ -61,9 +67,11 @@ def tries(problem: str) -> Iterator[tuple[str, float, float]]:
             if (own or beside) and len(records) == rounds:
                 settings, name = config["settings"], config["label"]
                 alpha = f", alpha {settings['alpha']:g}" if "alpha" in settings else ""
+                known = SAME.get(name, name if beside else None)
                 yield (
-                    f"`{name}`{alpha}" if beside else f"{name}{alpha}",
+                    f"`{known}`{alpha}" if known else f"{name}{alpha}",
                     settings["lr"],
+                    config["federation"]["seed"],
                     score(run, SCORES[problem][0]),
                 )
 
@@ -71,17 +79,17 @@ def tries(problem: str) -> Iterator[tuple[str, float, float]]:
 def table(problem: str) -> str:
     """Every variant with its lr and scores, the best lr in bold and the best variant first."""
     scale: Scale = SCORES[problem][1]
-    found: dict[str, dict[float, list[float]]] = {}
-    for variant, lr, score in tries(problem):
-        found.setdefault(variant, {}).setdefault(lr, []).append(score)
-    means = {k: {lr: mean(scores) for lr, scores in v.items()} for k, v in found.items()}
+    found: dict[str, dict[float, dict[int, float]]] = {}
+    for variant, lr, seed, score in tries(problem):
+        found.setdefault(variant, {}).setdefault(lr, {})[seed] = score
+    means = {k: {lr: mean(by.values()) for lr, by in v.items()} for k, v in found.items()}
     lines = [f"| | lr: {scale.unit} |", "| :-- | :-- |"]
     for variant in best_first({k: scale.best([*v.values()]) for k, v in means.items()}, scale):
         best = best_first(means[variant], scale)[0]
         texts = []
-        for lr, scores in sorted(found[variant].items()):
-            spread = f" ± {scale.number(stdev(scores))}" if len(scores) > 1 else ""
-            text = f"{lr:g}: {scale.number(mean(scores))}{spread}"
+        for lr, by_seed in sorted(found[variant].items()):
+            spread = f" ± {scale.number(stdev(by_seed.values()))}" if len(by_seed) > 1 else ""
+            text = f"{lr:g}: {scale.number(means[variant][lr])}{spread}"
             texts.append(f"**{text}**" if lr == best else text)
         lines.append(f"| {variant} | {', '.join(texts)} |")
     return "\n".join(lines)

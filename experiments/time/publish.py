@@ -26,6 +26,7 @@ from fedlada.engines.schedule import schedule
 from fedlada.engines.timed import Timetable, work_of
 from fedlada.experiment.packed import pack, packed_runs
 from fedlada.experiment.report.figures import styled
+from fedlada.experiment.report.pairs import Measure, paired
 from fedlada.experiment.results.frames import frame, summary
 from fedlada.experiment.results.scores import reached, spread
 from fedlada.experiment.run.directory import RunDirectory
@@ -190,10 +191,11 @@ def race(name: str) -> str:
     columns = ["algorithm", "a round", "lr", "seeds"]
     columns += [f"seconds to {100 * t:g} %" for t in targets]
     columns += [f"of {wait.replace('wait', 'waiting')}", f"tasks to {100 * targets[-1]:g} %"]
-    columns += [f"accuracy after {plan.cohort * plan.rounds} replies"]
-    rows = [columns, [":--", ":--", *["--:"] * 7]]
+    columns += [f"accuracy after {plan.cohort * plan.rounds} replies", "points over waiting"]
+    rows = [columns, [":--", ":--", *["--:"] * 8]]
+    points = Measure("final", "", ratio=False, digits=1)
     for algorithm in dict.fromkeys(algorithm for algorithm, _ in finals):
-        waited: list[float | None] = []
+        waited, before = list[float | None](), list[float]()
         for rule in rules:
             ((lr, runs),) = finals[algorithm, rule].items()
             each = [crossed(run, targets) for run in runs]
@@ -202,6 +204,9 @@ def race(name: str) -> str:
             pairs = zip(seconds[-1], waited, strict=True)
             shares = [own / other for own, other in pairs if own and other]
             tasks = [last.tasks if last else None for *_, last in each]
+            ends = [100 * ended(run) for run in runs]
+            before = before or ends
+            gains = paired([own - other for own, other in zip(ends, before, strict=True)])
             rows.append(
                 [
                     f"`{algorithm}`",
@@ -211,7 +216,8 @@ def race(name: str) -> str:
                     *(reached(pl.Series(one, dtype=pl.Float64), 1, 1) for one in seconds),
                     spread(shares, 2),
                     reached(pl.Series(tasks, dtype=pl.Int64), 1, 0),
-                    spread([100 * ended(run) for run in runs], 1) + " %",
+                    spread(ends, 1) + " %",
+                    "" if before is ends else points.text(gains),
                 ]
             )
     return str(markdown(rows))

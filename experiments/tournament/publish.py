@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from fedlada.experiment.tournament.file import Tournament, read_tournament
 from fedlada.experiment.tournament.page import tournament_page, verdicts
 from fedlada.experiment.tournament.play import unpacked
 from fedlada.experiment.tournament.stages import TRIES, Course, Verdict, course, mean_ranks
+from fedlada.training.objective import PERCENT
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
 FILES = ("tournament", "fair", "heterogeneity")
@@ -36,6 +38,9 @@ desk = runpy.run_path(str(HERE / "../desk/publish.py"))
 fill, markdown = desk["fill"], desk["markdown"]
 COMMAND = "fedlada tournament experiments/tournament/{}.toml"
 SEED = "federation.seed"
+
+NEAR = 0.0025
+"""Validation accuracies that are less apart hang on one image of digits, seen three times."""
 
 Verdicts = dict[str, tuple[Runs, Verdict]]
 """The runs and the verdict of each problem, as `verdicts` returns them."""
@@ -94,6 +99,18 @@ def against(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
     return f"{markdown(lines)}\n\n{holds}: {', '.join(left)}."
 
 
+def one_over_other(told: Verdicts, one: str, other: str) -> Iterator[list[str]]:
+    """Yield a row per problem: the difference of final scores, the verdict, and the pairs won."""
+    for name, (runs, _) in told.items():
+        measure, sign = final_of(runs), runs.scale.sign
+        pair = interval(runs, one, other, measure)
+        both = runs.of(one).join(runs.of(other), on=SEED, suffix="_other")
+        won = sum(sign * (a - b) > 0 for a, b in both.select("final", "final_other").rows())
+        unit = runs.scale.difference
+        row = [f"{measure.text(pair)} {unit}", measure.word(pair, sign), f"{won} of {len(both)}"]
+        yield [name, *row]
+
+
 def ratios(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
     """Rounds to each target over those of one method, run by run of the same seed."""
     columns = {}
@@ -113,6 +130,37 @@ def ratios(found: Tournament, told: Verdicts, of: str = "fedavg") -> str:
     return str(markdown(lines))
 
 
+def guarded(told: Verdicts) -> str:
+    """How many honest replies of the finals the guard limited or rejected, by contestant."""
+    lines = []
+    for name, (runs, _) in told.items():
+        sums = runs.ends.group_by("title").agg(pl.col("asked", "limited", "rejected").sum())
+        if sums["asked"].null_count() or not sums["asked"][0]:
+            lines.append(f"- **{name}**: these records do not say.")
+            continue
+        touched = sums.filter(pl.col("limited") + pl.col("rejected") > pl.col("asked") / 100)
+        each = [
+            f"{title} {limited} limited" + (f" and {rejected} rejected" if rejected else "")
+            for title, _, limited, rejected in touched.sort("limited", descending=True).rows()
+        ]
+        rest = max(sums.join(touched, on="title", how="anti")["limited"], default=0)
+        each.append(f"{'others' if each else 'all'} at most {rest}")
+        lines.append(f"- **{name}**, of {sums['asked'][0]:,} replies each: {', '.join(each)}.")
+    return "\n".join(lines)
+
+
+def edges(one: Course) -> str:
+    """Which chosen settings are at the edge of those tried, and how many lead by next to nothing."""
+    at, stage = one.edges() or "none", one.rungs[-1]
+    scores = stage.scores(one.last)
+    if stage.objective().scale is not PERCENT:
+        return f"- **{one.contest.name}**: {at}"
+    best = [sorted((scores[run] or 0.0 for run in by), reverse=True) for by in stage.by.values()]
+    near = sum(len(each) > 1 and each[0] - each[1] < NEAR for each in best)
+    lead = f"{near} of {len(best)} lead the next lr by less than {100 * NEAR:g} points"
+    return f"- **{one.contest.name}**: {at}. {lead}"
+
+
 def sentences(told: Verdicts) -> str:
     """Who won each problem."""
     return "\n".join(f"- **{name}**: {result.sentence}" for name, (_, result) in told.items())
@@ -125,7 +173,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, metavar="DIR", help="write the reports to here")
     parser.add_argument("--check", action="store_true", help="write nothing, compare the tables")
     arguments = parser.parse_args()
-    made = {}
+    made, pairs = dict[str, str](), list[list[str]]()
     for name in FILES:
         if arguments.runs is not None and recorded(name).name == arguments.runs.name:
             collect(arguments.runs, recorded(name))
@@ -134,19 +182,22 @@ def main() -> int:
             unpacked(found, Path(base))
             courses = [course(contest, found, Path(base)) for contest in found.contests]
             told = verdicts(courses, found.contestants)
-            edges = [f"- **{c.contest.name}**: {c.edges() or 'none'}" for c in courses]
+            pairs += one_over_other(told, "fedlada-without-m", "fedlada")
             made |= {
                 name: standings(courses, told),
                 f"{name} against fedavg": against(found, told),
                 f"{name} ratios": ratios(found, told),
+                f"{name} guard": guarded(told),
                 f"{name} winners": sentences(told),
-                f"{name} edges": "\n".join(edges),
+                f"{name} edges": "\n".join(map(edges, courses)),
             }
             if arguments.report is not None:
                 file, out = HERE / f"{name}.toml", arguments.report / name
                 command = COMMAND.format(name)
                 for written in tournament_page(found, courses, file=file, out=out, command=command):
                     print("written", written)
+    head = ["problem", "difference of the final score", "without m is", "pairs won"]
+    made["without m"] = str(markdown([head, [":--", "--:", ":--", "--:"], *pairs]))
     return int(fill([PAGE], made, check=arguments.check))
 
 

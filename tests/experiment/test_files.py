@@ -131,6 +131,22 @@ def test_the_table_on_speedup_is_that_of_the_fits():
         assert row.replace("−", "-").split(" | ") == told
 
 
+def test_one_run_reproduces_nothing_and_another_network_is_named():
+    """The paper's claims: figures of one seed agree at most, and LeNet is not ResNet-18."""
+    text = (ROOT / "experiments/paper/claims.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    columns = rows[0].index("on"), rows[0].index("seeds"), rows[0].index("verdict")
+    found = {(row[0], *(row[at].strip() for at in columns)) for row in rows[2:]}
+    assert {verdict.partition(",")[0] for *_, verdict in found} == {
+        *("**reproduced**", "one run agrees", "not reproduced", "not run")
+    }
+    for claim, on, seeds, verdict in found:
+        if "reproduced**" in verdict or "agrees" in verdict:
+            assert ("agrees" in verdict) == (seeds == "1"), claim
+            papers = on == "LeNet" and "smooth activations" in claim  # in its appendix
+            assert verdict.endswith(", LeNet") == (on == "LeNet" and not papers), claim
+
+
 def text_of(directory: Path) -> str:
     return (directory / "README.md").read_text()
 
