@@ -79,7 +79,7 @@ def lr_table() -> str:
         row = best.setdefault((one.algorithm, without_m), {})
         if one.problem not in row or one.better_than(row[one.problem]):
             row[one.problem] = one
-    problems = list(dict.fromkeys(problem for row in best.values() for problem in row))
+    problems = list(dict.fromkeys(one.problem for one in tunings()))
     rows = [
         (
             f"[`{name}`](algorithms/{name}.md){without_m}",

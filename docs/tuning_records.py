@@ -16,6 +16,7 @@ __all__ = ["Tuning", "tunings"]
 ROOT = Path(__file__).resolve().parent.parent
 SWEEPS = (
     *sorted((ROOT / "experiments/tournament/results").glob("*.jsonl")),
+    *sorted((ROOT / "experiments/tournament/results").glob("*/*.jsonl")),
     *sorted((ROOT / "experiments/desk/results").glob("tune*.jsonl")),
 )
 """The sweeps over lr that were judged on validation data."""
@@ -95,6 +96,8 @@ def _runs(source: Path) -> Iterator[tuple[dict[str, Any], str, list[float]]]:
     for run in map(RunDirectory, runs_in(source)):
         # Not as an Experiment: a setting of that time may be gone.
         config = run.table()
+        if config["algorithm"] not in ALGORITHMS:  # an outside one
+            continue
         metrics = [record["metrics"] for record in run.records()]
         for kind in ("accuracy", "bits"):
             if scores := [m[f"validation_{kind}"] for m in metrics if f"validation_{kind}" in m]:
@@ -113,9 +116,12 @@ def _changed(config: Mapping[str, Any]) -> str:
 def _problem(config: Mapping[str, Any]) -> str:
     data, train = config["data"], config["train"]
     names = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "shakespeare": "Shakespeare"}
-    models = {"lenet": "LeNet", "vit": "ViT", "resnet18": "ResNet-18", "decoder": "decoder"}
+    models = {"lenet": "LeNet", "vit": "ViT", "resnet18": "ResNet-18", "mlp": "perceptron"}
     dataset, model = data["dataset"], config["model"]["name"]
+    divisions = {"iid": ", equal clients", "class-prior": ", unequal clients"}
+    division = divisions.get(data.get("partition", ""), f", Dirichlet {data.get('concentration')}")
     return (
         f"{models.get(model, model)} on {names.get(dataset, dataset)},"
         f" {train['steps']} × {train['batch_size']}, {config['federation']['cohort']} clients"
+        f"{division if dataset == 'digits' else ''}"
     )
