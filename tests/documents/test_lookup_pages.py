@@ -62,7 +62,17 @@ def test_the_tuning_page_has_the_ratios_of_the_records():
     found = list(tunings())
     fedavg = {one.source: one.best for one in found if one.algorithm == "fedavg"}
     fedcm = [one for one in found if one.algorithm == "fedcm" and "alpha" not in one.settings]
-    ratios = sorted(one.best / fedavg[one.source] for one in fedcm)
+    every = [one.best / fedavg[one.source] for one in fedcm]
+    ratios = sorted(every)
+    choosing = " ".join((ROOT / "docs/choosing.md").read_text().split())
+    digits, others = (
+        sorted(r for r, one in zip(every, fedcm, strict=True) if ("digits" in one.problem) == on)
+        for on in (True, False)
+    )
+    assert (
+        f"The best was {others[0]:g} to {others[-1]:g} times it on images and text, and"
+        f" {digits[0]:.1f} to {digits[-1]:g} times it on digits" in choosing
+    )
     below = [one.problem for one in fedcm if one.best < fedavg[one.source]]
     assert len(below) == 3
     assert all("digits" in problem for problem in below)
