@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from fedlada.experiment.report.pairs import Interval, Measure, final_of, interval
+from fedlada.experiment.report.pairs import Interval, Measure, final_of, holm, interval
 from fedlada.experiment.report.runs import Runs
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
@@ -57,6 +57,8 @@ class Row:
     seeds: int = 0
     holds: bool | None = None
     """Whether the records agree; None if it was not run."""
+    pair: Interval | None = None
+    """The interval that decided, if there are several seeds."""
     same: bool = False
     """Whether the paper's claim is about the network of the records, if that is LeNet."""
 
@@ -110,7 +112,7 @@ def versus(
         holds = sign * found.mean > POINT
     what = f" of its rounds to {100 * to:g} %" if to is not None else f" points{over}"
     here = measure.text(found).removeprefix("×") + what
-    return Row(claim, paper, file, here, on, found.count, holds, same)
+    return Row(claim, paper, file, here, on, found.count, holds, found, same)
 
 
 def number(pattern: str, column: str, *targets: float) -> float | None:
@@ -169,7 +171,8 @@ def bytes_of(claim: str, paper: str, first: str, target: float | None = None) ->
         found = interval(runs, *variants, measure)
         assert found is not None
         here = f"{measure.text(found).removeprefix('×')} to {100 * target:g} %"
-        return Row(claim, paper, MAIN, here, LENET, found.count, measure.word(found, -1) == "ahead")
+        holds = measure.word(found, -1) == "ahead"
+        return Row(claim, paper, MAIN, here, LENET, found.count, holds, found)
     sent = [
         runs.rounds.filter(variant=v).select("bytes_down", "bytes_up").sum().row(0)
         for v in variants
@@ -299,9 +302,15 @@ def rows() -> list[Row]:
 
 
 def table() -> str:
-    """Return all rows as Markdown."""
-    every = [row.cells for row in rows()]
-    return markdown([HEADER, [":--"] * len(HEADER), *every])
+    """Return all rows as Markdown, and how many intervals Holm's correction leaves."""
+    every = rows()
+    chances = [row.pair.chance for row in every if row.pair and row.pair.chance is not None]
+    shown, left = sum(chance <= 0.05 for chance in chances), holm(row.pair for row in every)
+    return (
+        markdown([HEADER, [":--"] * len(HEADER), *(row.cells for row in every)])
+        + f"\n\nOf {len(chances)} intervals over several seeds, {shown} exclude no difference;"
+        f" {left} do after Holm's correction for all of them."
+    )
 
 
 def main() -> int:

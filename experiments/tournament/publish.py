@@ -150,7 +150,7 @@ def guarded(told: Verdicts) -> str:
 
 
 def edges(one: Course) -> str:
-    """Which chosen settings are at the edge of those tried, and how many lead by next to nothing."""
+    """Which chosen settings are at the edge of those tried, and how many lead by little."""
     at, stage = one.edges() or "none", one.rungs[-1]
     scores = stage.scores(one.last)
     if stage.objective().scale is not PERCENT:
